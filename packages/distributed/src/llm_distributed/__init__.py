@@ -1,0 +1,1 @@
+"""Device mesh, collectives and executors for LLM inference."""

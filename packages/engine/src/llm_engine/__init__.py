@@ -1,0 +1,1 @@
+"""The inference engine: LLM, AsyncLLM and the core that runs them."""

@@ -1,0 +1,1 @@
+"""Paged KV-cache block pool and prefix cache for LLM inference, in Rust, without torch."""

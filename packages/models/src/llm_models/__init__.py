@@ -1,0 +1,1 @@
+"""Decoders as declarative specs, with safetensors and GGUF loading."""

@@ -1,0 +1,1 @@
+"""Step planning for continuously batched LLM inference, without torch."""

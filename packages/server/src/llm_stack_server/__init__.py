@@ -1,0 +1,1 @@
+"""OpenAI-compatible server and command line for LLM Stack."""

@@ -1,0 +1,1 @@
+"""Fast encode, batched incremental detokenize, stop strings and chat templates, without torch."""
