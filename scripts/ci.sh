@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs every check of the repository, or the ones named: `uv run scripts/ci.sh [fmt lint types layers rust python docs packaging]`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fmt() {
+    ruff format --check .
+    cargo fmt --manifest-path rust/Cargo.toml --all --check
+}
+lint() {
+    ruff check .
+    python scripts/check_versions.py
+    cargo clippy --manifest-path rust/Cargo.toml --workspace --all-targets --locked -- -D warnings
+}
+types() { mypy; }
+layers() { lint-imports; }
+rust() { cargo test --manifest-path rust/Cargo.toml --locked; }
+python_tests() { pytest packages tests --ignore=tests/packaging; }
+docs() { mkdocs build --quiet --strict --config-file docs/mkdocs.yml; }
+packaging() { pytest tests/packaging; }
+
+for target in ${*:-fmt lint types layers rust docs packaging python}; do
+    printf '\n== %s ==\n' "$target"
+    if [ "$target" = python ]; then python_tests; else "$target"; fi
+done
+printf '\nall checks passed\n'
