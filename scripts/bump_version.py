@@ -1,4 +1,4 @@
-"""Writes a new version into every package, its sibling pins and the Rust workspace: `bump_version.py 0.2.0`."""
+"""Writes a new version into packages, sibling pins and the Rust workspace: `bump_version.py 0.2.0`."""
 
 import re
 import subprocess

@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> int:
     """Prints each disagreement; returns the exit code."""
-    projects = {path: tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")}
+    projects = {
+        path: tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")
+    }
     names = {project["name"] for project in projects.values()}
     rust = tomllib.loads((ROOT / "rust/Cargo.toml").read_text())["workspace"]["package"]["version"]
     problems = []

