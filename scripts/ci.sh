@@ -16,7 +16,7 @@ types() { mypy; }
 layers() { lint-imports; }
 rust() { cargo test --manifest-path rust/Cargo.toml --locked; }
 python_tests() { pytest packages tests --ignore=tests/packaging; }
-docs() { mkdocs build --quiet --strict --config-file docs/mkdocs.yml; }
+docs() { mkdocs build --quiet --strict; }
 packaging() { pytest tests/packaging; }
 
 for target in ${*:-fmt lint types layers rust docs packaging python}; do
