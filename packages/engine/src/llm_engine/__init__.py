@@ -1,1 +1,56 @@
-"""The inference engine: LLM, AsyncLLM and the core that runs them."""
+"""Owns the engine: `LLM`, `AsyncLLM` and the core that runs them; knows nothing of HTTP."""
+
+from typing import TYPE_CHECKING
+
+from llm_engine.errors import (
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineDead,
+    EngineError,
+    InvalidOption,
+    InvalidRequest,
+    RequestFailed,
+    StartupError,
+)
+from llm_engine.options import EngineOptions
+from llm_engine.outputs import CompletionOutput, RequestDelta, RequestOutput, TokenLogprobs
+from llm_engine.sampling_params import SamplingParams
+from llm_engine.stats import EngineStats
+
+if TYPE_CHECKING:
+    from llm_engine.async_llm import AsyncLLM
+    from llm_engine.llm import LLM
+    from llm_engine.prompts import TokensPrompt
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "ContextLengthExceeded",
+    "EngineBusy",
+    "EngineDead",
+    "EngineError",
+    "EngineOptions",
+    "EngineStats",
+    "InvalidOption",
+    "InvalidRequest",
+    "RequestDelta",
+    "RequestFailed",
+    "RequestOutput",
+    "SamplingParams",
+    "StartupError",
+    "TokenLogprobs",
+    "TokensPrompt",
+]
+
+_LAZY = {"LLM": "llm_engine.llm", "AsyncLLM": "llm_engine.async_llm", "TokensPrompt": "llm_engine.prompts"}
+
+
+def __getattr__(name: str) -> object:
+    # Loaded on first use: torch takes seconds, and a command line that parses options must not wait for it.
+    if name in _LAZY:
+        from importlib import import_module
+
+        value: object = getattr(import_module(_LAZY[name]), name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

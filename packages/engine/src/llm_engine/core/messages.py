@@ -1,0 +1,148 @@
+"""Owns the messages between front end and core and their encoding; knows nothing of sockets or of the loop.
+
+MessagePack without pickle: what a message may hold is what is declared here.
+"""
+
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from llm_engine.errors import ProtocolError
+from llm_engine.stats import EngineStats
+from llm_engine.worker.row_params import RowParams
+
+PROTOCOL_VERSION = 1
+
+
+class AddRequest(msgspec.Struct, tag="add", frozen=True, array_like=True, kw_only=True):
+    """Queue a request. `token_ids` are the prompt's tokens as little-endian int32."""
+
+    request_id: str
+    token_ids: bytes
+    max_tokens: int
+    min_tokens: int
+    stop_token_ids: list[int]
+    priority: int
+    match_prefix: bool
+    params: RowParams
+    tenant: str = ""
+    salt: bytes | None = None
+
+
+class Abort(msgspec.Struct, tag="abort", frozen=True, array_like=True):
+    """End these requests; unknown ones are ignored. Nothing more is sent about them."""
+
+    request_ids: list[str]
+
+
+class StatsRequest(msgspec.Struct, tag="stats", frozen=True, array_like=True):
+    """Ask for a `StatsReply` with this token."""
+
+    token: int
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
+    """End the core; requests still live are dropped."""
+
+
+ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown
+
+
+class CoreInfo(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
+    """The core is ready; what the front end must know of the model and the cache."""
+
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    num_blocks: int
+    block_size: int
+    device: str
+    dtype: str
+    overlap: bool
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class CoreFailed(msgspec.Struct, tag="failed", frozen=True):
+    """The core could not start, or cannot go on: the kind of the error and one line."""
+
+    reason: str
+    message: str
+
+
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log probabilities at one position: the token's own, its rank, and the most likely ids with theirs."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What one request gained in a step."""
+
+    request_id: str
+    tokens: list[int]
+    finish_reason: str | None = None
+    stop_token: int | None = None
+    num_cached_tokens: int = 0
+    logprobs: list[PositionLogprobs] | None = None
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    error: str | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A request that was not accepted. With `retry_after_s` the queue was full, else `field` is at fault."""
+
+    request_id: str
+    message: str
+    field: str = ""
+    retry_after_s: float | None = None
+
+
+class StepOutputs(msgspec.Struct, tag="outputs", frozen=True, array_like=True, kw_only=True):
+    """Everything a step brought, in one message."""
+
+    rows: list[Row] = []
+    refusals: list[Refusal] = []
+
+
+class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
+    """The answer to the `StatsRequest` with this token."""
+
+    token: int
+    stats: EngineStats
+
+
+FromCore: TypeAlias = CoreInfo | CoreFailed | StepOutputs | StatsReply
+
+_M = TypeVar("_M")
+
+
+class Codec:
+    """Encodes and decodes the messages of both directions."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._to_core: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
+        self._from_core: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
+
+    def encode(self, message: ToCore | FromCore) -> bytes:
+        """The message as bytes."""
+        return self._encoder.encode(message)
+
+    def decode_to_core(self, data: bytes) -> ToCore:
+        """A message for the core. Raises `ProtocolError` when it is none."""
+        return _decode(self._to_core, data)
+
+    def decode_from_core(self, data: bytes) -> FromCore:
+        """A message of the core. Raises `ProtocolError` when it is none."""
+        return _decode(self._from_core, data)
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[_M]", data: bytes) -> _M:
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"undecodable message of {len(data)} bytes: {error}") from error

@@ -1,0 +1,128 @@
+"""Owns the engine's options, their ranges and help texts; knows nothing of command lines."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from llm_engine.errors import InvalidOption
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOAD_FORMATS = ("auto", "dummy")
+POLICIES = ("fcfs", "priority")
+
+_T = TypeVar("_T")
+
+
+def _option(default: _T, help_text: str, choices: tuple[str, ...] | None = None) -> _T:
+    """A dataclass field whose metadata the server turns into a command line flag."""
+    metadata: dict[str, Any] = {"help": help_text}
+    if choices is not None:
+        metadata["choices"] = choices
+    return cast("_T", field(default=default, metadata=metadata))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What an engine runs and with which resources. `metadata["help"]` of each field says what it does.
+
+    Raises:
+        InvalidOption: A value has the wrong type or lies outside its range; the field is named.
+    """
+
+    model: str = field(
+        metadata={"help": 'An alias such as "smollm2", a folder with safetensors, or a .gguf file.'}
+    )
+    tokenizer: str | None = _option(None, "Tokenizer file or folder; by default the model's own.")
+    dtype: str = _option(
+        "auto",
+        "Type of weights and activations. auto: bfloat16 on CUDA, float32 on the CPU (where bfloat16 is slow).",
+        DTYPES,
+    )
+    device: str = _option("auto", '"cpu", "cuda", "cuda:N" or "auto": CUDA where there is one.')
+    load_format: str = _option(
+        "auto", "auto: read the weights. dummy: random weights, for benchmarks.", LOAD_FORMATS
+    )
+    max_model_len: int | None = _option(
+        None,
+        "Longest context (prompt and output) in tokens; by default the model's own.",
+    )
+    block_size: int = _option(16, "Tokens in one KV-cache block, a power of two from 1 to 256.")
+    gpu_memory_fraction: float = _option(
+        0.9, "Share of the device's memory for weights, activations and cache; above 0, up to 1."
+    )
+    kv_cache_bytes: int | None = _option(
+        None, "Bytes of KV cache; by default what gpu_memory_fraction leaves, on the CPU a fixed budget."
+    )
+    max_num_seqs: int = _option(256, "Requests that may run at the same time.")
+    max_num_batched_tokens: int | None = _option(
+        None, "Token budget of a step; by default 8192 on CUDA and 1024 on the CPU."
+    )
+    scheduler: str = _option("default", "Scheduler: an entry-point name or module:Class.")
+    policy: str = _option("fcfs", "Order of waiting requests.", POLICIES)
+    enable_prefix_caching: bool = _option(True, "Reuse the KV cache of equal prompt beginnings.")
+    overlap: bool | None = _option(
+        None,
+        "Plan the next step while the device runs one; by default on for CUDA, off for the CPU.",
+    )
+    seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
+    max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
+    max_waiting_tokens: int = _option(8_388_608, "Prompt tokens that may wait; more are refused.")
+    threads: int | None = _option(None, "CPU threads of the core; by default torch's choice.")
+    progress: bool = _option(True, "Show progress bars while loading.")
+
+    def __post_init__(self) -> None:
+        self._check_texts()
+        self._check_counts()
+        self._check_block_size()
+        self._check_fraction()
+        for name in ("enable_prefix_caching", "progress"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
+        if self.overlap is not None and not isinstance(self.overlap, bool):
+            raise InvalidOption("overlap", f"must be true, false or None, got {self.overlap!r}")
+
+    def _check_texts(self) -> None:
+        for name in ("model", "device", "scheduler"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise InvalidOption(name, f"must be a non-empty string, got {value!r}")
+        if self.tokenizer is not None and (not isinstance(self.tokenizer, str) or not self.tokenizer):
+            raise InvalidOption("tokenizer", f"must be a non-empty string or None, got {self.tokenizer!r}")
+        for name, choices in (("dtype", DTYPES), ("load_format", LOAD_FORMATS), ("policy", POLICIES)):
+            if getattr(self, name) not in choices:
+                raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        kind, _, index = self.device.partition(":")
+        indexed = ":" in self.device
+        if kind not in ("auto", "cpu", "cuda") or (indexed and not (kind == "cuda" and index.isdecimal())):
+            raise InvalidOption("device", f'must be "auto", "cpu", "cuda" or "cuda:N", got {self.device!r}')
+
+    def _check_counts(self) -> None:
+        ranges = {
+            "max_model_len": (1, 2**31 - 1),
+            "kv_cache_bytes": (1, 2**63 - 1),
+            "max_num_seqs": (1, 65_536),
+            "max_num_batched_tokens": (1, 1_048_576),
+            "seed": (-(2**63), 2**63 - 1),
+            "max_waiting_requests": (1, 2**31 - 1),
+            "max_waiting_tokens": (1, 2**63 - 1),
+            "threads": (1, 4096),
+        }
+        optional = {"max_model_len", "kv_cache_bytes", "max_num_batched_tokens", "threads"}
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if value is None and name in optional:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise InvalidOption(name, f"must be an integer from {low} to {high}, got {value!r}")
+
+    def _check_block_size(self) -> None:
+        size = self.block_size
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 256 or size & (size - 1):
+            raise InvalidOption("block_size", f"must be a power of two from 1 to 256, got {size!r}")
+
+    def _check_fraction(self) -> None:
+        value = self.gpu_memory_fraction
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidOption("gpu_memory_fraction", f"must be a finite number, got {value!r}")
+        if not 0 < value <= 1:
+            raise InvalidOption("gpu_memory_fraction", f"must be above 0 and at most 1, got {value!r}")

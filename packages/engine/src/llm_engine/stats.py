@@ -1,0 +1,57 @@
+"""Owns the counters and gauges of a running engine; knows nothing of how they are exported."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of the core. Totals grow from its start; the rest are gauges.
+
+    Attributes:
+        running: Requests that hold a slot.
+        waiting: Requests in the queue.
+        kv_blocks_total: Blocks of the KV cache.
+        kv_blocks_free: Blocks that hold nothing.
+        kv_blocks_cached: Blocks that hold reusable contents and belong to no request.
+        kv_blocks_used: Blocks that belong to requests.
+        prefix_query_tokens: Prompt tokens looked up in the prefix cache (total).
+        prefix_hit_tokens: Prompt tokens found there (total).
+        preemptions: Requests put back to the queue for want of blocks (total).
+        requests_added: Requests accepted (total).
+        requests_refused: Requests refused by the scheduler (total).
+        requests_finished: Requests that ended, by finish reason (total).
+        prompt_tokens: Prompt tokens of accepted requests (total).
+        generated_tokens: Tokens generated (total).
+        scheduled_tokens: Tokens run through the model (total).
+        steps: Steps finished (total).
+        failed_steps: Steps that raised; their requests ended with an error (total).
+        host_s: Host time of the steps in seconds, waiting for the device excluded (total).
+        wait_s: Time spent waiting for the device in seconds (total).
+        uptime_s: Seconds since the core was ready.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_free: int = 0
+    kv_blocks_cached: int = 0
+    kv_blocks_used: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    requests_added: int = 0
+    requests_refused: int = 0
+    requests_finished: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    scheduled_tokens: int = 0
+    steps: int = 0
+    failed_steps: int = 0
+    host_s: float = 0.0
+    wait_s: float = 0.0
+    uptime_s: float = 0.0
+
+    @property
+    def host_ms_per_step(self) -> float:
+        """Mean host time of a step in milliseconds."""
+        return 1000 * self.host_s / self.steps if self.steps else 0.0
