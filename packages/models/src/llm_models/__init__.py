@@ -1,1 +1,49 @@
-"""Decoders as declarative specs, with safetensors and GGUF loading."""
+"""Decoders as declarative specs, with safetensors and GGUF loading; knows nothing about requests."""
+
+from llm_models.config import checkpoint_dtype
+from llm_models.decoder import Decoder
+from llm_models.errors import (
+    ConfigError,
+    CorruptFile,
+    MissingShard,
+    MissingTensor,
+    ModelError,
+    ModelNotFound,
+    UnexpectedTensor,
+    UnknownArchitecture,
+    UnknownQuantization,
+    UnsupportedConfig,
+    WeightError,
+    WrongDtype,
+    WrongShape,
+)
+from llm_models.files import ModelFiles, resolve
+from llm_models.load import load_model
+from llm_models.registry import Architecture, architecture, known_architectures, spec_for
+from llm_models.spec import DecoderSpec
+
+__all__ = [
+    "Architecture",
+    "ConfigError",
+    "CorruptFile",
+    "Decoder",
+    "DecoderSpec",
+    "MissingShard",
+    "MissingTensor",
+    "ModelError",
+    "ModelFiles",
+    "ModelNotFound",
+    "UnexpectedTensor",
+    "UnknownArchitecture",
+    "UnknownQuantization",
+    "UnsupportedConfig",
+    "WeightError",
+    "WrongDtype",
+    "WrongShape",
+    "architecture",
+    "checkpoint_dtype",
+    "known_architectures",
+    "load_model",
+    "resolve",
+    "spec_for",
+]

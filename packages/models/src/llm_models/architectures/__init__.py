@@ -1,0 +1,1 @@
+"""Owns the specs of the architectures that ship with this package; one file each."""

@@ -1,0 +1,70 @@
+"""Owns the way from an architecture's name to its spec; knows nothing about weights or the runtime.
+
+Packages add architectures with an entry point of the group `llm_stack.architectures`: its name is the
+architecture's name, its value an object made with `@architecture`.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from llm_models.config import architecture_name
+from llm_models.errors import UnknownArchitecture
+from llm_models.spec import DecoderSpec
+
+API_VERSION = 1
+GROUP = "llm_stack.architectures"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A named way to turn a config into a spec. Calling it runs `build`."""
+
+    names: tuple[str, ...]
+    build: Callable[[Mapping[str, Any]], DecoderSpec]
+
+    def __call__(self, config: Mapping[str, Any]) -> DecoderSpec:
+        """Builds the spec of `config` (Hugging Face keys)."""
+        return self.build(config)
+
+
+def architecture(*names: str) -> Callable[[Callable[[Mapping[str, Any]], DecoderSpec]], Architecture]:
+    """Marks a function as the spec builder of the architectures that configs call `names`."""
+    return lambda build: Architecture(names, build)
+
+
+def known_architectures() -> tuple[str, ...]:
+    """All names that `spec_for` knows, those of installed packages included, sorted."""
+    return tuple(sorted({*_builtin(), *_plugins()}))
+
+
+def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
+    """Builds the spec of a model config.
+
+    Raises:
+        UnknownArchitecture: Nothing is registered for the first of `architectures`.
+        ConfigError: A field is missing or out of range, or asks for something unsupported.
+    """
+    name = architecture_name(config)
+    found = _builtin().get(name)
+    if found is None:
+        plugin = _plugins().get(name)
+        if plugin is None:
+            raise UnknownArchitecture(name, known_architectures())
+        found = plugin.load()
+    spec: DecoderSpec = found(config)
+    return spec
+
+
+@functools.cache
+def _builtin() -> Mapping[str, Architecture]:
+    from llm_models.architectures import llama, mistral, qwen2, qwen3
+
+    shipped = (llama.llama, mistral.mistral, qwen2.qwen2, qwen3.qwen3)
+    return {name: item for item in shipped for name in item.names}
+
+
+def _plugins() -> Mapping[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
