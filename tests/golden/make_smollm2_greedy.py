@@ -2,8 +2,8 @@
 
     uv run tests/golden/make_smollm2_greedy.py
 
-Beside each token stands the gap between the two best logits, so that a reader of another number format can tell a
-near-tie from a fault.
+Beside each token stands the gap between the two best logits, so that a reader of another number format can
+tell a near-tie from a fault.
 """
 
 import importlib.util
