@@ -1,0 +1,85 @@
+"""How the three kinds of back end are declared: torch, C++ on the CPU, Triton on the GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+import torch
+
+from llm_kernels.errors import BackendUnavailable
+from llm_kernels.registry import FLOATS, Backend
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
+
+
+def torch_backend(function: F) -> Backend[F]:
+    """The reference: takes everything, priority 0."""
+    return Backend(name="torch", load=lambda: function)
+
+
+def cpp_backend(
+    module: str, name: str, accepts: Callable[[torch.dtype, int], bool] | None = None
+) -> Backend[Callable[..., Any]]:
+    """A wrapper in `llm_kernels.cpu.<module>`: float32 and bfloat16 on the CPU."""
+    return Backend(
+        name="cpp",
+        load=lambda: _load(f"llm_kernels.cpu.{module}", name),
+        devices=frozenset({"cpu"}),
+        dtypes=_CPP_DTYPES,
+        priority=20,
+        accepts=accepts,
+    )
+
+
+def triton_backends(
+    module: str, name: str, accepts: Callable[[torch.dtype, int], bool] | None = None
+) -> list[Backend[Callable[..., Any]]]:
+    """A launcher in `llm_kernels.triton.<module>`: compiled on a GPU; interpreted on a CPU, if named."""
+    path = f"llm_kernels.triton.{module}"
+    compiled: Backend[Callable[..., Any]] = Backend(
+        name="triton",
+        load=lambda: _load_triton(path, name),
+        devices=frozenset({"cuda"}),
+        dtypes=FLOATS,
+        priority=10,
+        accepts=accepts,
+    )
+    interpreted: Backend[Callable[..., Any]] = Backend(
+        name="triton_interpreter",
+        load=lambda: _load_interpreted(path, name),
+        devices=frozenset({"cpu"}),
+        dtypes=FLOATS,
+        priority=-1,
+        accepts=accepts,
+    )
+    return [compiled, interpreted]
+
+
+def _load(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
+
+
+def _load_triton(module: str, name: str) -> Callable[..., Any]:
+    if not torch.cuda.is_available():
+        raise BackendUnavailable("torch sees no CUDA device")
+    return _import_triton(module, name)
+
+
+def _load_interpreted(module: str, name: str) -> Callable[..., Any]:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise BackendUnavailable("set TRITON_INTERPRET=1 before triton is imported")
+    return _import_triton(module, name)
+
+
+def _import_triton(module: str, name: str) -> Callable[..., Any]:
+    try:
+        import_module("triton")
+    except ImportError as error:
+        raise BackendUnavailable(f"triton cannot be imported: {error}") from error
+    return _load(module, name)

@@ -1,0 +1,33 @@
+"""The public surface of llm_kernels: one function per op, and the questions about its back ends."""
+
+from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.ops.activation import ActivationKind, gated_activation
+from llm_kernels.ops.attention import paged_attention
+from llm_kernels.ops.catalog import available_backends, describe_backends, selected, use_backend
+from llm_kernels.ops.kv_write import write_kv
+from llm_kernels.ops.linear import linear
+from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
+from llm_kernels.ops.rope import rotary_embedding
+from llm_kernels.ops.sampling import Penalties, SampleOutput, SamplingBatch, sample
+from llm_kernels.registry import BackendStatus
+
+__all__ = [
+    "ActivationKind",
+    "AttentionMetadata",
+    "BackendStatus",
+    "Penalties",
+    "SampleOutput",
+    "SamplingBatch",
+    "available_backends",
+    "describe_backends",
+    "fused_add_rms_norm",
+    "gated_activation",
+    "linear",
+    "paged_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "sample",
+    "selected",
+    "use_backend",
+    "write_kv",
+]

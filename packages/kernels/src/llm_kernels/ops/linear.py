@@ -1,0 +1,30 @@
+"""The linear op: a matrix product with an optional bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from llm_kernels.backends import torch_backend
+from llm_kernels.reference import linear as reference_linear
+from llm_kernels.registry import Op
+
+_Linear: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+LINEAR: Op[_Linear] = Op("linear", [torch_backend(reference_linear.linear)], default_size=4096)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return `x @ weight.T + bias`.
+
+    Args:
+        x: [..., E].
+        weight: [F, E], dtype of `x`.
+        bias: [F] or None.
+
+    Returns:
+        [..., F], dtype of `x`.
+    """
+    return LINEAR.pick(x.device, x.dtype, x.shape[-1])(x, weight, bias)
