@@ -1,8 +1,56 @@
-//! Python bindings.
+//! Python bindings of the cache: conversion, the lock, release of the GIL, error mapping. No logic of its own.
+
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+mod arrays;
+mod cache;
+mod errors;
+
+use kvcache_prefix::{BlockHash, HASH_VERSION};
+use kvcache_sequences::{CacheConfig, Sequence};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-#[pymodule]
+use crate::arrays::{chain_keys, count, token_ids};
+use crate::errors::{fence, to_py};
+
+/// Salt, adapter and media items of a sequence, as they come from Python.
+type Keys = (Option<Vec<u8>>, Option<String>, Vec<(i64, Vec<u8>)>);
+
+/// The 16-byte hashes of the full blocks of a sequence.
+#[pyfunction]
+fn block_hashes(
+    py: Python<'_>,
+    tokens: PyReadonlyArray1<'_, i32>,
+    block_size: i64,
+    keys: Keys,
+) -> PyResult<Vec<[u8; 16]>> {
+    let block_size = count("block_size", block_size).map_err(|error| to_py(&error))?;
+    let config = CacheConfig {
+        block_size,
+        num_blocks: 1,
+        prefix_caching: true,
+    };
+    let (tokens, keys) = (
+        token_ids(&tokens)?,
+        chain_keys(keys).map_err(|error| to_py(&error))?,
+    );
+    let hash = || {
+        let sequence = Sequence::new(&config, tokens, keys)?;
+        Ok(sequence
+            .hashes()
+            .iter()
+            .copied()
+            .map(BlockHash::to_bytes)
+            .collect())
+    };
+    py.detach(|| fence(hash)).map_err(|error| to_py(&error))
+}
+
+#[pymodule(gil_used = false)]
 #[pyo3(name = "_native")]
-fn native(_m: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("HASH_VERSION", HASH_VERSION)?;
+    module.add_function(wrap_pyfunction!(block_hashes, module)?)?;
+    module.add_class::<cache::Cache>()
 }

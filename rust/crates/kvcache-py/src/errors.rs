@@ -1,0 +1,30 @@
+//! Owns the mapping of Rust errors and panics onto the exceptions of `llm_kvcache.errors`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kvcache_sequences::CacheError;
+use pyo3::PyErr;
+
+pyo3::import_exception!(llm_kvcache.errors, UnknownSequence);
+pyo3::import_exception!(llm_kvcache.errors, InvalidArgument);
+pyo3::import_exception!(llm_kvcache.errors, InvariantError);
+
+/// The Python exception of an error.
+pub(crate) fn to_py(error: &CacheError) -> PyErr {
+    match error {
+        CacheError::UnknownSequence(id) => UnknownSequence::new_err(*id),
+        CacheError::InvalidArgument { field, value, reason } => {
+            InvalidArgument::new_err((*field, *value, reason.clone()))
+        }
+        CacheError::Invariant(message) => InvariantError::new_err(message.clone()),
+    }
+}
+
+/// Turns a panic of `work` into an error.
+pub(crate) fn fence<T>(work: impl FnOnce() -> Result<T, CacheError>) -> Result<T, CacheError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(CacheError::Invariant(
+            "the native library panicked; its message went to stderr".into(),
+        ))
+    })
+}
