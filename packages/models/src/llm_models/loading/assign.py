@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from torch import Tensor
 from tqdm import tqdm
@@ -62,8 +62,10 @@ def copy_tensors(
         ThreadPoolExecutor(_THREADS, thread_name_prefix="load-weights") as pool,
         tqdm(total=len(expected), desc="Loading weights", unit="tensor", disable=not progress) as bar,
     ):
+        copies = [pool.submit(copy, item) for item in expected.items()]
         try:
-            for _ in pool.map(copy, expected.items()):
+            for done in as_completed(copies):
+                done.result()
                 bar.update(1)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -35,7 +35,7 @@ _LAYER = {
     "ffn_down": "down",
 }
 # Values decoded at a time: keeps the float32 copy of a large embedding small.
-_CHUNK_VALUES = 1 << 22
+_CHUNK_VALUES = 1 << 20
 
 
 def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
