@@ -1,0 +1,88 @@
+"""A request as callers hand it in, and its state in a scheduler; knows nothing of plans or of the cache."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llm_scheduler.plan import Int32
+
+OrderKey = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """One sequence to generate.
+
+    Attributes:
+        request_id: Unique among live requests.
+        token_ids: int32[n], the prompt; at least one token, fewer than ``max_model_len``.
+        max_tokens: Most output tokens, at least 1.
+        min_tokens: Outputs before a stop token may end the request.
+        stop_token_ids: Tokens that end it; the end-of-sequence token included by the caller unless ignored.
+        priority: Lower runs first, under the ``priority`` policy.
+        arrival_s: Arrival on the caller's clock, seconds; equal values keep the order of ``add``.
+        tenant: Whose request it is; for policies.
+        salt: Extra key of the prefix cache: only requests with the same salt share blocks.
+        lora: Adapter version; extra key of the prefix cache.
+        match_prefix: False where every prompt position must be computed (prompt logprobs).
+        payload: Opaque; travels to the worker in ``NewRow``.
+    """
+
+    request_id: str
+    token_ids: Int32
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    arrival_s: float = 0.0
+    tenant: str = ""
+    salt: bytes | None = None
+    lora: str | None = None
+    match_prefix: bool = True
+    payload: object = None
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """A live request inside the scheduler.
+
+    Attributes:
+        request: What was asked; its ``token_ids`` is a private int32 array.
+        key: Place in the policy's order; unique.
+        limit: Tokens at which it ends with "length".
+        outputs: Tokens known so far beyond the prompt.
+        seq: Its sequence in the cache, or -1 before the first try to admit it.
+        slot: Its slot, or -1 while it waits.
+        tokens_in_flight: While it waits after a preemption: sampled tokens not yet known.
+        num_cached_tokens: Prefix hit at the first admission, or -1 before it.
+        finished: It ended; whatever is still in flight for it is dropped.
+    """
+
+    request: Request
+    key: OrderKey
+    limit: int
+    outputs: array[int] = field(default_factory=lambda: array("i"))
+    seq: int = -1
+    slot: int = -1
+    tokens_in_flight: int = 0
+    num_cached_tokens: int = -1
+    finished: bool = False
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.token_ids)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Prompt and known outputs."""
+        return len(self.request.token_ids) + len(self.outputs)
+
+    def known_token_ids(self) -> Int32:
+        """Return int32[n]: prompt and known outputs."""
+        if not self.outputs:
+            return self.request.token_ids
+        return np.concatenate([self.request.token_ids, np.array(self.outputs, np.int32)])

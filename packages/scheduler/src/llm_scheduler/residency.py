@@ -1,0 +1,211 @@
+"""Who holds slots and cache blocks, from moving in to giving back; knows nothing of budgets or results."""
+
+from __future__ import annotations
+
+import numpy as np
+from llm_kvcache import Growth, KVCache
+
+from llm_scheduler.ordering import OrderedRequests
+from llm_scheduler.plan import Int32, Int64, Ragged
+from llm_scheduler.request import RequestState
+from llm_scheduler.rows import PlannedRows
+from llm_scheduler.slots import FAILED, SlotTable
+
+
+class Residency:
+    """The running requests and their blocks.
+
+    Args:
+        cache: The KV cache.
+        table: The slots; this object decides who takes and leaves them.
+        waiting: The queue that preempted requests go back to.
+    """
+
+    def __init__(self, cache: KVCache, table: SlotTable, waiting: OrderedRequests) -> None:
+        self._cache = cache
+        self._table = table
+        self._waiting = waiting
+        self._running_slots: Int64 | None = None
+        self._refused: RequestState | None = None
+        self._refused_at_blocks = 0
+        self.running = OrderedRequests()
+        self.num_preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+
+    def running_slots(self) -> Int64:
+        """Return int64[R], the slots of running requests in policy order."""
+        if self._running_slots is None:
+            self._running_slots = np.array([state.slot for state in self.running], np.int64)
+        return self._running_slots
+
+    # Moving in
+
+    def move_in(self, state: RequestState) -> bool:
+        """Give a waiting request a slot, its prefix hit and blocks for all its known tokens, or nothing.
+
+        The caller has seen that a slot is free.
+
+        Returns:
+            Whether it is running now.
+        """
+        if state is self._refused and self._num_available_blocks() <= self._refused_at_blocks:
+            return (
+                False  # looking up a long prompt in every step until a block comes back would cost too much
+            )
+        request = state.request
+        if state.seq < 0:
+            state.seq = self._cache.open(request.token_ids, salt=request.salt, lora=request.lora)
+        num_cached = self._cache.match(state.seq) if request.match_prefix else 0
+        if not self._cache.grow(state.seq, state.num_known_tokens - num_cached):
+            self._cache.shrink(state.seq, 0)
+            self._refused, self._refused_at_blocks = state, self._num_available_blocks()
+            return False
+        self._refused = None
+        self._waiting.remove(state)
+        self._table.take(state, num_cached)
+        self._set_running(state)
+        self._count_hit(state, num_cached)
+        return True
+
+    def tables(self, slots: Int64) -> tuple[Ragged, ...]:
+        """Return, per KV group, the whole block table of each slot."""
+        seqs = self._table.seq[slots].tolist()
+        return tuple(
+            Ragged.from_rows([self._cache.block_table(seq, group) for seq in seqs])
+            for group in range(len(self._cache.groups))
+        )
+
+    def _count_hit(self, state: RequestState, num_cached: int) -> None:
+        if state.num_cached_tokens < 0:
+            state.num_cached_tokens = num_cached
+        if state.request.match_prefix:
+            self.prefix_queries += state.num_known_tokens
+            self.prefix_hits += num_cached
+
+    def _num_available_blocks(self) -> int:
+        stats = self._cache.stats()
+        return stats.num_blocks - stats.used
+
+    # Growing
+
+    def grow(self, slots: Int64, num_tokens: Int64) -> tuple[PlannedRows, bool]:
+        """Make room for running rows, preempting from the end of the order where blocks are short.
+
+        Args:
+            slots: int64[R], rows in policy order.
+            num_tokens: int64[R], tokens each row is to compute.
+
+        Returns:
+            The rows that have room, in the same order, and whether blocks were short.
+        """
+        table = self._table
+        needs = np.maximum(table.computed[slots] + num_tokens - table.reserved[slots], 0).astype(np.int32)
+        growth = self._cache.grow_many(table.seq[slots], needs)
+        table.reserved[slots] += np.where(growth.ok, needs, 0)
+        rows = PlannedRows(slots, num_tokens, (Ragged(growth.new_blocks, growth.offsets),))
+        if growth.ok.all():
+            return rows, False
+        return self._grow_or_preempt(rows, needs, growth), True
+
+    def _grow_or_preempt(self, rows: PlannedRows, needs: Int32, growth: Growth) -> PlannedRows:
+        states = self._table.states_at(rows.slots)
+        blocks: list[Int32] = [rows.blocks[0].row(row) for row in range(len(rows))]
+        stalled: set[int] = set()
+        for row in np.flatnonzero(~growth.ok).tolist():
+            gained = self._make_room(states[row], int(needs[row])) if states[row].slot >= 0 else None
+            if gained is None:
+                stalled.add(row)
+            else:
+                blocks[row] = gained
+        kept = [row for row, state in enumerate(states) if state.slot >= 0 and row not in stalled]
+        gained_blocks = Ragged.from_rows([blocks[row] for row in kept])
+        return PlannedRows(rows.slots[kept], rows.num_tokens[kept], (gained_blocks,))
+
+    def _make_room(self, state: RequestState, num_tokens: int) -> Int32 | None:
+        """Grow one row, taking blocks from the last running requests.
+
+        Returns:
+            Its new blocks. None where it was preempted itself, or sits out this step because a request that
+            ended still holds blocks, which come back when its last plan was updated.
+        """
+        num_blocks = len(self._cache.block_table(state.seq))
+        while not self._cache.grow(state.seq, num_tokens):
+            if self._table.num_ended:
+                return None
+            victim = self.running.last()
+            self._preempt(victim)
+            if victim is state:
+                return None
+        self._table.reserved[state.slot] += num_tokens
+        return self._cache.block_table(state.seq)[num_blocks:]
+
+    def _preempt(self, state: RequestState) -> None:
+        """Send a running request back to the queue.
+
+        Its blocks are free at once, although a plan in flight may still write to them: plans run in order, so
+        whoever gets them writes later.
+        """
+        slot = state.slot
+        state.tokens_in_flight = int(self._table.in_flight[slot])
+        self._cache.shrink(state.seq, 0)
+        self._leave_running(state)
+        self._table.give_back([slot])
+        self._waiting.add(state)
+        self.num_preemptions += 1
+
+    # Leaving
+
+    def append(self, states: list[RequestState], taken: list[list[int]]) -> None:
+        """Tell the cache the tokens that requests took, preempted ones included; none of them was released."""
+        if not states:
+            return
+        seqs = np.array([state.seq for state in states], np.int64)
+        tokens = Ragged.from_rows(taken)
+        self._cache.append_many(seqs, tokens.values, tokens.offsets)
+        slots = np.array([state.slot for state in states], np.int64)
+        resident = slots >= 0
+        self._table.known[slots[resident]] += np.diff(tokens.offsets)[resident]
+
+    def commit(self, slots: Int64, num_computed: Int32) -> None:
+        """Tell the cache that KV was written, except for what failed.
+
+        Args:
+            slots: int64[R], slots of the step's rows that still have them.
+            num_computed: int32[R], tokens of each row whose KV is written now.
+        """
+        table = self._table
+        sound = table.ended[slots] != FAILED
+        if not sound.all():
+            slots, num_computed = slots[sound], num_computed[sound]
+        if len(slots):
+            # A request that ended computed a token more than it knows when a later plan was in flight.
+            self._cache.commit_many(table.seq[slots], np.minimum(num_computed, table.known[slots]))
+
+    def end(self, state: RequestState, how: int) -> None:
+        """Take out an ended request; what a running one holds stays until ``give_back_idle``."""
+        if state.slot >= 0:
+            self._leave_running(state)
+            self._table.mark_ended(state.slot, how)
+            return
+        self._waiting.remove(state)
+        if state is self._refused:
+            self._refused = None
+        if state.seq >= 0:
+            self._cache.release(state.seq)
+
+    def give_back_idle(self, slots: Int64) -> None:
+        """Free those of the slots whose request has ended and that no plan in flight holds."""
+        table = self._table
+        idle = slots[(table.ended[slots] != 0) & (table.plans[slots] == 0)]
+        if len(idle):
+            self._cache.release_many(table.seq[idle])
+            table.give_back(idle.tolist())
+
+    def _set_running(self, state: RequestState) -> None:
+        self.running.add(state)
+        self._running_slots = None
+
+    def _leave_running(self, state: RequestState) -> None:
+        self.running.remove(state)
+        self._running_slots = None
