@@ -1,8 +1,9 @@
 """Owns the public cache class: argument checks around the native object, which holds all state and its lock.
 
 A sequence has three lengths. *Known* tokens have an id (`open`, `append`). *Reserved* tokens have room in the
-block table (`match`, `grow`). *Computed* tokens have their keys and values written (`match`, `commit`). A prompt
-not yet scheduled has more known than reserved tokens; a token in flight is reserved before it is known.
+block table (`match`, `grow`). *Computed* tokens have their keys and values written (`match`, `commit`). A
+prompt not yet scheduled has more known than reserved tokens; a token in flight is reserved before it is
+known.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,9 @@ from llm_kvcache.results import Growth, Stats
 class KVCache:
     """Block tables for sequences over one pool of blocks, with prefix caching.
 
-    It hands out block ids and never touches keys or values. Threads may share an object: each call is atomic and
-    runs without the GIL. Every method raises `UnknownSequence` for an id that is not open and `InvalidArgument`
-    for a bad argument; the state is then as before.
+    It hands out block ids and never touches keys or values. Threads may share an object: each call is atomic
+    and runs without the GIL. Every method raises `UnknownSequence` for an id that is not open and
+    `InvalidArgument` for a bad argument; the state is then as before.
     """
 
     def __init__(
@@ -49,9 +50,13 @@ class KVCache:
         if policy != "lru":
             raise InvalidArgument("policy", policy, "must be 'lru'")
         self._groups = tuple(groups)
-        self._native = _native.Cache(
-            groups[0].block_size, integer("num_blocks", num_blocks), bool(enable_prefix_caching)
-        )
+        self._num_blocks = integer("num_blocks", num_blocks)
+        self._native = _native.Cache(groups[0].block_size, self._num_blocks, bool(enable_prefix_caching))
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks of the pool."""
+        return self._num_blocks
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -83,8 +88,8 @@ class KVCache:
     def match(self, seq: int, *, max_tokens: int | None = None) -> int:
         """Attaches the cached full blocks that hold the sequence's first tokens.
 
-        They are then reserved and computed. The last known token is never among them: its logits must be computed.
-        All known tokens count as queries of `stats` at each call.
+        They are then reserved and computed. The last known token is never among them: its logits must be
+        computed. All known tokens count as queries of `stats` at each call.
 
         Args:
             seq: A sequence with nothing reserved.
@@ -136,10 +141,10 @@ class KVCache:
         )
 
     def commit(self, seq: int, num_computed: int) -> None:
-        """States that keys and values of the first `num_computed` tokens are written; publishes their full blocks.
+        """States that the first `num_computed` tokens are written in the cache; publishes their full blocks.
 
-        Call it only after the step that wrote them has run. A number below an earlier one changes nothing. Where
-        the same contents are cached under another block, that block stays the one to be found.
+        Call it only after the step that wrote them has run. A number below an earlier one changes nothing.
+        Where the same contents are cached under another block, that block stays the one to be found.
 
         Args:
             seq: A sequence.
@@ -159,8 +164,8 @@ class KVCache:
     def truncate(self, seq: int, n: int) -> None:
         """Keeps the first `n` tokens: known, reserved and computed are lowered to `n`; blocks beyond go back.
 
-        A published block is never overwritten while it can be found: growing into a partial one copies it where
-        others hold it, and takes it out of the prefix index where nobody does.
+        A published block is never overwritten while it can be found: growing into a partial one copies it
+        where others hold it, and takes it out of the prefix index where nobody does.
         """
         self._native.truncate(integer("seq", seq), integer("n", n))
 
@@ -174,9 +179,10 @@ class KVCache:
     def fork(self, seq: int) -> int:
         """Opens a copy of a sequence that shares its blocks.
 
-        The copy has `min(reserved, known)` tokens reserved: room for tokens in flight stays with the original. A
-        partial last block is shared until one of the two grows into it. That one gets a block of its own: its block
-        table entry changes (`Growth.replaced`, `block_table`) and a copy of the contents is due (`take_copies`).
+        The copy has `min(reserved, known)` tokens reserved: room for tokens in flight stays with the
+        original. A partial last block is shared until one of the two grows into it. That one gets a block of
+        its own: its block table entry changes (`Growth.replaced`, `block_table`) and a copy of the contents
+        is due (`take_copies`).
 
         Returns:
             The id of the copy.

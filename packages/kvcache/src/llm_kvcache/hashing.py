@@ -1,7 +1,8 @@
 """Owns the public block hash, for routers and other processes that want to know what a cache holds.
 
-The byte layout, version `HASH_VERSION` = 1. All integers are unsigned, 32 bits, little endian. `BLAKE3-128` is
-the first 16 bytes of BLAKE3's output, `·` joins bytes, `?` marks a part left out where there is no such key:
+The byte layout, version `HASH_VERSION` = 1. All integers are unsigned, 32 bits, little endian. `BLAKE3-128`
+is the first 16 bytes of BLAKE3's output, `·` joins bytes, `?` marks a part left out where there is no such
+key:
 
     root          = BLAKE3-128("llm-kvcache/root" · version · block_size · extra(1, salt)? · extra(2, lora)?)
     hash[i]       = BLAKE3-128("llm-kvcache/node" · parent · count · tokens · media)
