@@ -1,5 +1,7 @@
 """Owns the exceptions of the engine; knows nothing of HTTP statuses or of who catches them."""
 
+from collections.abc import Sequence
+
 
 class EngineError(Exception):
     """Base of every error the engine raises on purpose.
@@ -90,14 +92,16 @@ class RequestFailed(EngineError):
     Attributes:
         request_id: The request.
         message: What went wrong.
+        outputs: From `LLM`, the outputs (`RequestOutput`) of the whole batch, failed ones included.
     """
 
     code = "request_failed"
 
-    def __init__(self, message: str, request_id: str = "") -> None:
+    def __init__(self, message: str, request_id: str = "", outputs: Sequence[object] = ()) -> None:
         super().__init__(f"request {request_id}: {message}" if request_id else message)
         self.request_id = request_id
         self.message = message
+        self.outputs = outputs
 
 
 class ProtocolError(EngineError):

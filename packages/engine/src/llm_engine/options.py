@@ -1,8 +1,10 @@
 """Owns the engine's options, their ranges and help texts; knows nothing of command lines."""
 
+import difflib
 import math
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, TypeVar
 
 from llm_engine.errors import InvalidOption
 
@@ -18,7 +20,7 @@ def _option(default: _T, help_text: str, choices: tuple[str, ...] | None = None)
     metadata: dict[str, Any] = {"help": help_text}
     if choices is not None:
         metadata["choices"] = choices
-    return cast("_T", field(default=default, metadata=metadata))
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class EngineOptions:
     tokenizer: str | None = _option(None, "Tokenizer file or folder; by default the model's own.")
     dtype: str = _option(
         "auto",
-        "Type of weights and activations. auto: bfloat16 on CUDA, float32 on the CPU (where bfloat16 is slow).",
+        "Type of the weights. auto: bfloat16 on CUDA, float32 on the CPU (bfloat16 is slow there).",
         DTYPES,
     )
     device: str = _option("auto", '"cpu", "cuda", "cuda:N" or "auto": CUDA where there is one.')
@@ -80,6 +82,22 @@ class EngineOptions:
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
         if self.overlap is not None and not isinstance(self.overlap, bool):
             raise InvalidOption("overlap", f"must be true, false or None, got {self.overlap!r}")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Options from names and values, as keywords or a configuration file give them.
+
+        Raises:
+            InvalidOption: A name is unknown, "model" is missing, or a value is out of range.
+        """
+        known = {entry.name for entry in fields(cls)}
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise InvalidOption(name, "unknown option" + (f"; did you mean {near[0]}?" if near else ""))
+        if "model" not in values:
+            raise InvalidOption("model", "must be given")
+        return cls(**values)
 
     def _check_texts(self) -> None:
         for name in ("model", "device", "scheduler"):

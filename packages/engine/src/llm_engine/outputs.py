@@ -27,10 +27,10 @@ class TokenLogprobs:
 class RequestDelta:
     """What one choice of a request gained since the delta before it.
 
-    Joined over all deltas of an index, `text`, `token_ids` and `logprobs` give the whole answer. A delta may hold
-    tokens and no text (characters not complete yet, or text held back because a stop string may begin in it).
-    The token that ended a choice (end of sequence, stop token, or the one that completed a stop string) is part
-    of `token_ids` and `logprobs`; `text` ends before the stop unless `include_stop_str_in_output` was set.
+    Joined over all deltas of an index, `text`, `token_ids` and `logprobs` give the whole answer. A delta may
+    hold tokens and no text (characters not complete yet, or text held back as a stop string may begin in it).
+    The token that ended a choice (end of sequence, stop token, or the one that completed a stop string) is in
+    `token_ids` and `logprobs`; `text` ends before the stop unless `include_stop_str_in_output` was set.
 
     Attributes:
         request_id: The caller's id of the request.
@@ -43,7 +43,7 @@ class RequestDelta:
         num_prompt_tokens: Tokens in the prompt.
         num_cached_tokens: Of these, how many came from the prefix cache.
         num_output_tokens: Output tokens of this choice so far, this delta included.
-        prompt_logprobs: On the first delta of index 0 if asked for: an entry a prompt token, None for the first.
+        prompt_logprobs: If asked for, on the first delta of index 0: an entry a token, None for the first.
     """
 
     request_id: str

@@ -30,11 +30,11 @@ class TokensPrompt:
 Prompt: TypeAlias = str | Sequence[int] | TokensPrompt
 
 
-def to_tokens(tokenizer: Tokenizer, prompt: Prompt, *, field: str = "prompt") -> TokensPrompt:
+def to_tokens(tokenizer: Tokenizer | None, prompt: Prompt, *, field: str = "prompt") -> TokensPrompt:
     """Turn any form of prompt into tokens. Blocking (the tokenizer runs outside the interpreter lock).
 
     Args:
-        tokenizer: The model's.
+        tokenizer: The model's; None takes token ids only.
         prompt: Text (special tokens are added as the tokenizer is set up to), or token ids as they are.
         field: The field to name in an error.
 
@@ -47,6 +47,8 @@ def to_tokens(tokenizer: Tokenizer, prompt: Prompt, *, field: str = "prompt") ->
         return TokensPrompt(_as_ids(prompt, field))
     if not prompt:
         raise InvalidRequest(field, "must not be empty")
+    if tokenizer is None:
+        raise InvalidRequest(field, "must be token ids: the model has no tokenizer")
     check_unicode(field, prompt)
     return TokensPrompt(tokenizer.encode(prompt), prompt)
 

@@ -58,7 +58,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
-    stop: str | Sequence[str] = ()
+    stop: str | Sequence[str] | None = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
@@ -82,7 +82,7 @@ class SamplingParams:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """`stop` as a tuple, whichever way it was given."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def is_greedy(self) -> bool:
@@ -120,7 +120,7 @@ class SamplingParams:
             )
 
     def _check_stops(self) -> None:
-        if not isinstance(self.stop, str):
+        if self.stop is not None and not isinstance(self.stop, str):
             _check_sequence("stop", self.stop, MAX_STOP_STRINGS)
         for text in self.stop_strings:
             if not isinstance(text, str):

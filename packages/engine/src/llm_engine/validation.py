@@ -1,7 +1,7 @@
-"""Owns the one check of a request against the model it is for; knows nothing of text or of the running engine.
+"""Owns the one check of a request against its model; knows nothing of text or of the running engine.
 
-Every route passes here before anything is queued. `SamplingParams` checks the range of each of its values when it
-is made; what depends on the model (vocabulary, context) is checked here.
+Every route passes here before anything is queued. `SamplingParams` checks the range of its values when
+it is made; what depends on the model (vocabulary, context) is checked here.
 """
 
 from collections.abc import Iterable, Sequence

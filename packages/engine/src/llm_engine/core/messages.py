@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from llm_engine.errors import ProtocolError
+from llm_engine.outputs import TokenLogprobs
 from llm_engine.stats import EngineStats
 from llm_engine.worker.row_params import RowParams
 
@@ -48,9 +49,16 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
 ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown
 
 
+class ModelFound(msgspec.Struct, tag="found", frozen=True, kw_only=True):
+    """The model's files are known; sent before its weights are read: the tokenizer loads meanwhile."""
+
+    tokenizer_path: str | None
+
+
 class CoreInfo(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     """The core is ready; what the front end must know of the model and the cache."""
 
+    tokenizer_path: str | None
     max_model_len: int
     vocab_size: int
     eos_token_ids: list[int]
@@ -59,6 +67,7 @@ class CoreInfo(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     device: str
     dtype: str
     overlap: bool
+    prefix_caching: bool
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -69,16 +78,6 @@ class CoreFailed(msgspec.Struct, tag="failed", frozen=True):
     message: str
 
 
-class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log probabilities at one position: the token's own, its rank, and the most likely ids with theirs."""
-
-    token_id: int
-    logprob: float
-    rank: int
-    top_ids: list[int]
-    top_logprobs: list[float]
-
-
 class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What one request gained in a step."""
 
@@ -87,8 +86,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     finish_reason: str | None = None
     stop_token: int | None = None
     num_cached_tokens: int = 0
-    logprobs: list[PositionLogprobs] | None = None
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     error: str | None = None
 
 
@@ -115,7 +114,7 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
     stats: EngineStats
 
 
-FromCore: TypeAlias = CoreInfo | CoreFailed | StepOutputs | StatsReply
+FromCore: TypeAlias = ModelFound | CoreInfo | CoreFailed | StepOutputs | StatsReply
 
 _M = TypeVar("_M")
 

@@ -1,0 +1,300 @@
+"""Owns the asynchronous front end: requests to a core process, deltas back; knows nothing of HTTP."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from llm_tokenizer import Tokenizer
+
+from llm_engine.core.messages import Abort, CoreInfo, ModelFound, StatsReply, StatsRequest, StepOutputs
+from llm_engine.core.process_client import ProcessClient
+from llm_engine.errors import EngineBusy, EngineDead, EngineError, InvalidRequest, StartupError
+from llm_engine.live_requests import LiveRequest
+from llm_engine.mailbox import Mailbox
+from llm_engine.options import EngineOptions
+from llm_engine.output_processor import OutputProcessor
+from llm_engine.outputs import RequestDelta
+from llm_engine.prompts import Conversation, Prompt, TokensPrompt, chat_to_tokens, to_tokens
+from llm_engine.request_builder import RequestBuilder
+from llm_engine.sampling_params import SamplingParams
+from llm_engine.stats import EngineStats
+
+_LOG = logging.getLogger(__name__)
+_ENCODE_THREADS = 4
+_T = TypeVar("_T")
+
+
+class AsyncLLM:
+    """A running engine for asyncio programs, made by `AsyncLLM.start` for the loop it is called in.
+
+    ```python
+    engine = await AsyncLLM.start(EngineOptions(model="smollm2"))
+    async for delta in engine.generate("The capital of France is", SamplingParams(max_tokens=8)):
+        print(delta.text, end="")
+    await engine.shutdown()
+    ```
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        client: ProcessClient,
+        tokenizer: Tokenizer | None,
+        info: CoreInfo,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._tokenizer = tokenizer
+        self._info = info
+        self._builder = RequestBuilder(tokenizer, info, options.seed)
+        self._processor = OutputProcessor(tokenizer, info.block_size if info.prefix_caching else None)
+        self._by_request_id: dict[str, set[LiveRequest]] = {}
+        self._stats: dict[int, asyncio.Future[EngineStats]] = {}
+        self._stats_tokens = itertools.count()
+        self._pool = ThreadPoolExecutor(
+            min(_ENCODE_THREADS, os.cpu_count() or 1), thread_name_prefix="encode"
+        )
+        self._death: EngineDead | None = None
+        self._draining = False
+        self._drained = asyncio.Event()
+        self._reader = asyncio.create_task(self._read(), name="engine-outputs")
+
+    @classmethod
+    async def start(cls, options: EngineOptions) -> Self:
+        """Start a core process and wait until its model is loaded.
+
+        Raises:
+            StartupError: The core could not start; one line says why.
+        """
+        client = ProcessClient()
+        try:
+            client.start(options)
+            found = await client.receive()
+            tokenizer = None
+            if isinstance(found, ModelFound) and found.tokenizer_path is not None:
+                # Meanwhile the core reads the weights.
+                tokenizer = await asyncio.to_thread(Tokenizer.from_file, Path(found.tokenizer_path))
+            info = await client.receive()
+            if not isinstance(info, CoreInfo):
+                raise StartupError("ProtocolError", f"the core began with {type(info).__name__}")
+        except EngineDead as error:
+            client.kill()
+            raise StartupError("EngineDead", str(error)) from error
+        except BaseException:
+            client.kill()
+            raise
+        return cls(options, client, tokenizer, info)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            InvalidRequest: The model has none.
+        """
+        if self._tokenizer is None:
+            raise InvalidRequest("prompt", "must be token ids: the model has no tokenizer")
+        return self._tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest context in tokens."""
+        return self._info.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._info.vocab_size
+
+    @property
+    def model_name(self) -> str:
+        """The model's name: its alias, or the last part of its path."""
+        return Path(self._options.model).stem if "/" in self._options.model else self._options.model
+
+    @property
+    def info(self) -> CoreInfo:
+        """What the core told of the model, the device and the cache."""
+        return self._info
+
+    @property
+    def core_pid(self) -> int:
+        """The core's process id."""
+        return self._client.pid
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
+    ) -> AsyncGenerator[RequestDelta, None]:
+        """Generate; closing the iterator (or cancelling its task) aborts the request.
+
+        Args:
+            prompt: Text, or token ids.
+            params: How to generate.
+            request_id: For the caller's own use, need not be unique; made up when None.
+            priority: Lower runs first, under the `priority` policy.
+
+        Yields:
+            Deltas of all choices, the last of each with a finish reason.
+
+        Raises:
+            InvalidRequest: Refused before it was queued; the field is named.
+            EngineBusy: The queue is full, or the engine is draining.
+            EngineDead: The core is not running any more.
+            RequestFailed: The request ended with an error; others go on.
+        """
+        self._check_accepting()
+        tokens = await self._to_tokens(prompt)
+        mailbox = Mailbox(params.n if isinstance(params, SamplingParams) else 1)
+        live = self._builder.build(
+            tokens, params, request_id or f"req-{uuid.uuid4().hex}", priority, mailbox.put
+        )
+        self._check_accepting()
+        self._open(live)
+        try:
+            while (delta := await mailbox.get()) is not None:
+                yield delta
+        finally:
+            self._close(live)
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, made in a thread."""
+        tokenizer = self.tokenizer
+        return await self._in_pool(lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    async def encode_chat(self, messages: Conversation, **template_options: object) -> TokensPrompt:
+        """Render and encode a conversation in a thread, see `llm_engine.prompts.chat_to_tokens`."""
+        tokenizer = self.tokenizer
+        return await self._in_pool(lambda: chat_to_tokens(tokenizer, messages, **template_options))
+
+    async def abort(self, request_id: str) -> bool:
+        """End the live requests of this id with finish reason "abort"; False when there is none."""
+        lives = self._by_request_id.get(request_id, set())
+        for live in lives:
+            self._tell_abort(self._processor.abort(live))
+        return bool(lives)
+
+    async def stats(self) -> EngineStats:
+        """A snapshot of the core, taken between two of its steps.
+
+        Raises:
+            EngineDead: The core is not running any more.
+        """
+        token = next(self._stats_tokens)
+        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._stats[token] = future
+        try:
+            self._check_alive()
+            self._client.send(StatsRequest(token))
+            return await future
+        finally:
+            self._stats.pop(token, None)
+
+    def is_healthy(self) -> bool:
+        """False once the core has ended; that its loop turns, `stats` with a time limit proves."""
+        return self._death is None and self._client.is_alive
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for the live ones.
+
+        Returns:
+            True when all have ended, False when the time was up first (they go on).
+        """
+        self._draining = True
+        if self._by_request_id:
+            self._drained.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._drained.wait()
+        return not self._by_request_id
+
+    async def shutdown(self) -> None:
+        """End the core; live requests raise `EngineDead`. Safe to call twice."""
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+        self._die(EngineDead("the engine was shut down"))
+        await self._client.shutdown()
+        self._pool.shutdown(wait=False)
+
+    # Requests
+
+    async def _to_tokens(self, prompt: Prompt) -> TokensPrompt:
+        if isinstance(prompt, str):
+            tokenizer = self.tokenizer
+            return await self._in_pool(lambda: to_tokens(tokenizer, prompt))
+        return to_tokens(self._tokenizer, prompt)
+
+    async def _in_pool(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _open(self, live: LiveRequest) -> None:
+        for message in self._processor.open(live):
+            self._client.send(message)
+        self._by_request_id.setdefault(live.request_id, set()).add(live)
+
+    def _close(self, live: LiveRequest) -> None:
+        self._tell_abort(self._processor.close(live))
+        lives = self._by_request_id.get(live.request_id, set())
+        lives.discard(live)
+        if not lives:
+            self._by_request_id.pop(live.request_id, None)
+        if not self._by_request_id:
+            self._drained.set()
+
+    def _tell_abort(self, core_ids: Sequence[str]) -> None:
+        if core_ids:
+            with contextlib.suppress(EngineDead):
+                self._client.send(Abort(list(core_ids)))
+
+    # Outputs
+
+    async def _read(self) -> None:
+        """Take in what the core says, until it dies."""
+        try:
+            while True:
+                self._take(await self._client.receive())
+        except asyncio.CancelledError:
+            raise
+        except (EngineError, OSError) as error:
+            self._die(
+                error if isinstance(error, EngineDead) else EngineDead(f"the engine core failed: {error}")
+            )
+        except Exception as error:
+            _LOG.exception("the front end cannot read the core's outputs")
+            self._die(EngineDead(f"the core's outputs cannot be read: {error}"))
+            raise
+
+    def _take(self, message: object) -> None:
+        if isinstance(message, StepOutputs):
+            followup = self._processor.process(message)
+            for addition in followup.add:
+                self._client.send(addition)
+            self._tell_abort(followup.abort)
+        elif isinstance(message, StatsReply) and message.token in self._stats:
+            future = self._stats.pop(message.token)
+            if not future.done():
+                future.set_result(message.stats)
+
+    def _die(self, death: EngineDead) -> None:
+        """Tell everyone who waits that the core is gone."""
+        if self._death is not None:
+            return
+        self._death = death
+        self._processor.fail_all(death)
+        for future in self._stats.values():
+            if not future.done():
+                future.set_exception(death)
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDead(str(self._death))
+
+    def _check_accepting(self) -> None:
+        self._check_alive()
+        if self._draining:
+            raise EngineBusy(1.0, "the engine is shutting down")

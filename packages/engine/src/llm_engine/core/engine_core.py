@@ -1,0 +1,202 @@
+"""Owns the step loop: intake, plan, execute, update; knows nothing of text, sockets or devices.
+
+`step` runs one of two loops that bring the same tokens: the plain one waits for the device before it plans
+on; the overlapped one plans step N + 1 and hands it over while the device runs step N.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import TypeAlias, cast
+
+import numpy as np
+from llm_distributed import Executor, PendingResult, StepFailed
+from llm_kvcache import KVCache
+from llm_scheduler import (
+    Busy,
+    DuplicateRequest,
+    InvalidResult,
+    NeverFits,
+    Request,
+    RowOutput,
+    Scheduler,
+    StepPlan,
+    StepResult,
+)
+from llm_scheduler import InvalidRequest as InvalidSchedulerRequest
+
+from llm_engine.core.counters import Counters
+from llm_engine.core.messages import Abort, AddRequest, CoreInfo, Refusal, Row, StepOutputs
+from llm_engine.errors import EngineDead
+from llm_engine.stats import EngineStats
+
+_LOG = logging.getLogger(__name__)
+_MAX_FAILED_STEPS_IN_A_ROW = 8
+
+Submitted: TypeAlias = tuple[StepPlan, PendingResult[StepResult]]
+
+
+class EngineCore:
+    """One engine: requests go in, each step brings outputs.
+
+    Not thread-safe: one loop owns it. A step that raises ends only the requests in it.
+
+    Args:
+        scheduler: Plans the steps.
+        cache: The blocks that the scheduler gives out.
+        executor: Started, its workers loaded.
+        info: What the front end is told.
+    """
+
+    def __init__(self, scheduler: Scheduler, cache: KVCache, executor: Executor, info: CoreInfo) -> None:
+        self.info = info
+        self._scheduler = scheduler
+        self._cache = cache
+        self._executor = executor
+        self._counters = Counters()
+        self._refusals: list[Refusal] = []
+        self._in_flight: Submitted | None = None
+        self._failed_in_a_row = 0
+        self._made_progress = False
+
+    def intake(self, messages: Iterable[AddRequest | Abort]) -> None:
+        """Queue and abort requests, in order. Refusals are told with the next step's outputs."""
+        for message in messages:
+            if isinstance(message, AddRequest):
+                self._add(message)
+            else:
+                self._scheduler.abort(message.request_ids)
+
+    def has_work(self) -> bool:
+        """Tell whether `step` has something to do or to tell."""
+        return self._scheduler.has_work() or bool(self._refusals)
+
+    def step(self) -> StepOutputs:
+        """Run one step.
+
+        Returns:
+            What it brought; empty when nothing could run, or when the first overlapped step was handed over.
+
+        Raises:
+            WorkerDied: A rank has ended; the core cannot go on.
+            EngineDead: Step after step failed; the core cannot go on.
+        """
+        started_s, waited_before_s = time.perf_counter(), self._counters.wait_s
+        outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
+        waited_s = self._counters.wait_s - waited_before_s
+        self._counters.host_s += time.perf_counter() - started_s - waited_s
+        refusals, self._refusals = self._refusals, []
+        return StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
+
+    @property
+    def made_progress(self) -> bool:
+        """False when the last step neither handed a plan over nor took a result in."""
+        return self._made_progress
+
+    def stats(self) -> EngineStats:
+        """A snapshot of all counters."""
+        return self._counters.snapshot(self._scheduler, self._cache)
+
+    def shutdown(self) -> None:
+        """Stop the workers. Live requests are dropped."""
+        self._executor.shutdown()
+
+    # The two loops
+
+    def _step_plain(self) -> list[RowOutput]:
+        plan = self._scheduler.schedule()
+        self._made_progress = plan is not None
+        if plan is None:
+            return []
+        return self._finish(plan, self._executor.submit(plan))
+
+    def _step_overlapped(self) -> list[RowOutput]:
+        plan = self._scheduler.schedule()
+        ahead = None if plan is None else (plan, self._executor.submit(plan))
+        self._made_progress = ahead is not None or self._in_flight is not None
+        outputs = [] if self._in_flight is None else self._finish(*self._in_flight)
+        self._in_flight = ahead
+        return outputs
+
+    def _finish(self, plan: StepPlan, pending: PendingResult[StepResult]) -> list[RowOutput]:
+        """Wait for a plan's result and take it in; a step that raised ends its requests, no others."""
+        try:
+            outputs = self._scheduler.update(plan, self._wait(pending))
+            self._failed_in_a_row = 0
+        except (StepFailed, InvalidResult) as error:
+            _LOG.exception("step %d failed; its %d requests end with an error", plan.step_id, plan.num_rows)
+            outputs = self._scheduler.fail(plan, f"the step failed: {_first_line(error)}")
+            self._count_failure(error)
+        self._counters.count_outputs(outputs)
+        return outputs
+
+    def _count_failure(self, error: Exception) -> None:
+        """A device that is lost fails every step: then the core must end, not fail request after request."""
+        self._counters.failed_steps += 1
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _MAX_FAILED_STEPS_IN_A_ROW:
+            raise EngineDead(
+                f"{self._failed_in_a_row} steps in a row failed: {_first_line(error)}"
+            ) from error
+
+    def _wait(self, pending: PendingResult[StepResult]) -> StepResult:
+        started_s = time.perf_counter()
+        try:
+            return pending.result()
+        finally:
+            self._counters.wait_s += time.perf_counter() - started_s
+
+    # Intake
+
+    def _add(self, message: AddRequest) -> None:
+        request = Request(
+            request_id=message.request_id,
+            token_ids=np.frombuffer(message.token_ids, "<i4"),
+            max_tokens=message.max_tokens,
+            min_tokens=message.min_tokens,
+            stop_token_ids=frozenset(message.stop_token_ids),
+            priority=message.priority,
+            arrival_s=time.monotonic(),
+            tenant=message.tenant,
+            salt=message.salt,
+            match_prefix=message.match_prefix,
+            payload=message.params,
+        )
+        try:
+            self._scheduler.add(request)
+        except Busy as error:
+            self._refuse(request, str(error), retry_after_s=error.retry_after_s)
+        except NeverFits as error:
+            self._refuse(request, str(error), field="max_tokens")
+        except InvalidSchedulerRequest as error:
+            self._refuse(request, error.message, field=error.field)
+        except DuplicateRequest as error:
+            self._refuse(request, str(error), field="request_id")
+        else:
+            self._counters.requests_added += 1
+            self._counters.prompt_tokens += len(request.token_ids)
+
+    def _refuse(
+        self, request: Request, message: str, *, field: str = "", retry_after_s: float | None = None
+    ) -> None:
+        self._counters.requests_refused += 1
+        self._refusals.append(
+            Refusal(request_id=request.request_id, message=message, field=field, retry_after_s=retry_after_s)
+        )
+
+
+def _to_row(output: RowOutput) -> Row:
+    return Row(
+        request_id=output.request_id,
+        tokens=output.tokens,
+        finish_reason=output.finish_reason,
+        stop_token=output.stop_token,
+        num_cached_tokens=output.num_cached_tokens,
+        logprobs=cast("Row", output).logprobs,
+        prompt_logprobs=cast("Row", output).prompt_logprobs,
+        error=output.error,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

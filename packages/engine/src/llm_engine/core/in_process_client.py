@@ -1,0 +1,51 @@
+"""Owns the offline front end's hold on a core in its own process; knows nothing of what the messages mean."""
+
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.messages import Abort, AddRequest, CoreInfo, StepOutputs
+from llm_engine.core.startup import start_core
+from llm_engine.errors import EngineDead
+from llm_engine.options import EngineOptions
+from llm_engine.stats import EngineStats
+
+
+class InProcessClient:
+    """The same core as `ProcessClient`'s, stepped by its caller.
+
+    Raises:
+        StartupError: The core could not start; one line says why.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._core: EngineCore | None = start_core(options)
+
+    @property
+    def info(self) -> CoreInfo:
+        """What the core told of the model, the device and the cache."""
+        return self._alive().info
+
+    def send(self, message: AddRequest | Abort) -> None:
+        """Hand over a message."""
+        self._alive().intake([message])
+
+    def step(self) -> StepOutputs:
+        """Run one step of the core."""
+        return self._alive().step()
+
+    def has_work(self) -> bool:
+        """Whether a step has something to do."""
+        return self._alive().has_work()
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the core."""
+        return self._alive().stats()
+
+    def shutdown(self) -> None:
+        """End the core and free its memory. Safe to call twice."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.shutdown()
+
+    def _alive(self) -> EngineCore:
+        if self._core is None:
+            raise EngineDead("the engine was shut down")
+        return self._core

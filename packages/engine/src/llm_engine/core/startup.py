@@ -1,0 +1,155 @@
+"""Owns the way from options to a running core (files, worker, cache, scheduler); no processes here."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from llm_distributed import CallFailed, Executor, InProcessExecutor
+from llm_kvcache import FullAttention, KVCache
+from llm_models import ModelFiles, resolve
+from llm_scheduler import Scheduler, SchedulerConfig, load_scheduler
+from llm_tokenizer import Tokenizer, TokenizerFileError
+
+from llm_engine.core.engine_core import EngineCore
+from llm_engine.core.messages import CoreInfo
+from llm_engine.errors import EngineError, StartupError
+from llm_engine.options import EngineOptions
+from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
+
+_LOG = logging.getLogger(__name__)
+_CPU_BATCHED_TOKENS = 1024
+_CUDA_BATCHED_TOKENS = 8192
+
+
+def start_core(options: EngineOptions, on_found: Callable[[str | None], None] | None = None) -> EngineCore:
+    """Build everything a core needs and load the model.
+
+    Args:
+        options: What to run.
+        on_found: Called with the tokenizer's path (None: the model has none) before the weights are read.
+
+    Raises:
+        StartupError: Whatever went wrong, as one line; the cause is chained.
+    """
+    try:
+        return _start(options, on_found)
+    except CallFailed as error:
+        raise StartupError(error.error_type, " ".join(error.message.split())) from error
+    except EngineError:
+        raise
+    except Exception as error:
+        raise StartupError(type(error).__name__, one_line(error)) from error
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message as one line."""
+    return " ".join((str(error) or type(error).__name__).split())
+
+
+def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None) -> EngineCore:
+    started_s = time.monotonic()
+    files = resolve(options.model)
+    tokenizer_path = Path(options.tokenizer) if options.tokenizer else files.tokenizer_path
+    tokenizer = _load_tokenizer(
+        tokenizer_path, optional=options.load_format == "dummy" and not options.tokenizer
+    )
+    shown_path = None if tokenizer is None else str(tokenizer_path)
+    if on_found is not None:
+        on_found(shown_path)
+    budget = options.max_num_batched_tokens or _default_budget(options)
+    executor, model, num_blocks = _start_worker(options, budget, tokenizer)
+    cache = KVCache(
+        [FullAttention(block_size=options.block_size)],
+        num_blocks,
+        enable_prefix_caching=options.enable_prefix_caching,
+    )
+    scheduler = _make_scheduler(options, model, budget, cache)
+    info = CoreInfo(
+        tokenizer_path=shown_path,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        eos_token_ids=_eos_token_ids(files, tokenizer),
+        num_blocks=num_blocks,
+        block_size=options.block_size,
+        device=model.device,
+        dtype=model.dtype,
+        overlap=_overlap(options, model),
+        prefix_caching=options.enable_prefix_caching,
+    )
+    _LOG.info("core ready in %.1f s: %s", time.monotonic() - started_s, info)
+    return EngineCore(scheduler, cache, executor, info)
+
+
+def _load_tokenizer(path: Path, *, optional: bool) -> Tokenizer | None:
+    """The tokenizer, for the ids it knows; benchmarks with dummy weights may do without one."""
+    try:
+        return Tokenizer.from_file(path)
+    except TokenizerFileError:
+        if optional:
+            return None
+        raise
+
+
+def _start_worker(
+    options: EngineOptions, budget: int, tokenizer: Tokenizer | None
+) -> tuple[Executor, ModelInfo, int]:
+    """A started executor whose worker has its model and its KV cache."""
+    config = WorkerConfig(
+        model=options.model,
+        dtype=options.dtype,
+        device=options.device,
+        load_format=options.load_format,
+        max_model_len=options.max_model_len,
+        block_size=options.block_size,
+        gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_cache_bytes=options.kv_cache_bytes,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=budget,
+        sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
+        threads=options.threads,
+        progress=options.progress,
+    )
+    executor = InProcessExecutor(create_worker, {"config": config})
+    executor.start()
+    try:
+        model: ModelInfo = executor.call("load")[0]
+        # Every rank gets the same number of blocks, so that one plan fits all.
+        num_blocks = min(executor.call("size_kv_cache"))
+        executor.call("allocate_kv", num_blocks)
+    except BaseException:
+        executor.shutdown()
+        raise
+    return executor, model, num_blocks
+
+
+def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache: KVCache) -> Scheduler:
+    config = SchedulerConfig(
+        max_model_len=model.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=budget,
+        policy=options.policy,
+        max_waiting_requests=options.max_waiting_requests,
+        max_waiting_tokens=options.max_waiting_tokens,
+    )
+    return load_scheduler(options.scheduler, config, cache)
+
+
+def _eos_token_ids(files: ModelFiles, tokenizer: Tokenizer | None) -> list[int]:
+    """The ids that end a sequence: the generation config's, else the model config's, and the tokenizer's."""
+    named: Any = files.generation_config.get("eos_token_id", files.config.get("eos_token_id"))
+    eos = {named} if isinstance(named, int) else set(named or ())
+    if tokenizer is not None and tokenizer.eos_token_id is not None:
+        eos.add(tokenizer.eos_token_id)
+    return sorted(eos)
+
+
+def _default_budget(options: EngineOptions) -> int:
+    on_cuda = options.device.startswith("cuda") or (options.device == "auto" and torch.cuda.is_available())
+    return _CUDA_BATCHED_TOKENS if on_cuda else _CPU_BATCHED_TOKENS
+
+
+def _overlap(options: EngineOptions, model: ModelInfo) -> bool:
+    return model.device.startswith("cuda") if options.overlap is None else options.overlap

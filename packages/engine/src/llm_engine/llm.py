@@ -1,0 +1,249 @@
+"""Owns the offline front end: whole batches through a core in this process; knows nothing of asyncio."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+from llm_tokenizer import Tokenizer
+from tqdm import tqdm
+
+from llm_engine.core.in_process_client import InProcessClient
+from llm_engine.core.messages import Abort
+from llm_engine.errors import EngineBusy, EngineError, InvalidRequest, RequestFailed
+from llm_engine.live_requests import LiveRequest
+from llm_engine.options import EngineOptions
+from llm_engine.output_collector import OutputCollector
+from llm_engine.output_processor import OutputProcessor
+from llm_engine.outputs import RequestOutput
+from llm_engine.prompts import Conversation, Prompt, TokensPrompt, chat_to_tokens, to_tokens
+from llm_engine.request_builder import RequestBuilder
+from llm_engine.sampling_params import SamplingParams
+from llm_engine.stats import EngineStats
+
+
+class LLM:
+    """An engine for offline work, in this process.
+
+    ```python
+    with LLM("smollm2") as llm:
+        outputs = llm.generate(["The capital of France is"], SamplingParams(max_tokens=8))
+        print(outputs[0].outputs[0].text)
+    ```
+
+    Args:
+        model: An alias, a folder or a .gguf file.
+        **options: Fields of `EngineOptions`.
+
+    Raises:
+        InvalidOption: An option is unknown or out of its range.
+        StartupError: The engine could not start; one line says why.
+    """
+
+    def __init__(self, model: str, **options: Any) -> None:  # noqa: ANN401 - checked by EngineOptions
+        self._options = EngineOptions.from_mapping({"model": model, **options})
+        self._client = InProcessClient(self._options)
+        info = self._client.info
+        path = info.tokenizer_path
+        self._tokenizer = None if path is None else Tokenizer.from_file(Path(path))
+        self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
+        self._processor = OutputProcessor(self._tokenizer, info.block_size if info.prefix_caching else None)
+        self._num_requests = 0
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            InvalidRequest: The model has none.
+        """
+        if self._tokenizer is None:
+            raise InvalidRequest("prompt", "must be token ids: the model has no tokenizer")
+        return self._tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest context in tokens."""
+        return self._client.info.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._client.info.vocab_size
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate for one prompt or for many.
+
+        All prompts are checked before the first is run. An interrupt (Ctrl-C) aborts what is running; the
+        engine can be used on.
+
+        Args:
+            prompts: Text, a list of texts, token ids, a list of token id lists, or `TokensPrompt`s.
+            params: For all prompts, or one for each; None: `SamplingParams()`.
+            progress: Show a progress bar.
+
+        Returns:
+            One output a prompt, in their order.
+
+        Raises:
+            InvalidRequest: A prompt or its parameters were refused; nothing was run.
+            RequestFailed: Some requests ended with an error. The others were finished first: the exception's
+                `outputs` holds all outputs, failed ones with finish reason "error".
+        """
+        batch = [to_tokens(self._tokenizer, prompt) for prompt in _as_batch(prompts)]
+        return self._run(batch, _spread(params, len(batch)), progress=progress)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        **template_options: object,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several.
+
+        Args:
+            messages: A list of messages (mappings with "role" and "content"), or a list of such lists.
+            params: For all conversations, or one for each; None: `SamplingParams()`.
+            progress: Show a progress bar.
+            **template_options: See `llm_engine.prompts.chat_to_tokens`.
+
+        Returns:
+            One output a conversation, in their order.
+
+        Raises:
+            InvalidRequest: As `generate`; also when the chat template refused the messages.
+            RequestFailed: As `generate`.
+        """
+        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+            raise InvalidRequest("messages", "must be a non-empty list of messages or of conversations")
+        single = isinstance(messages[0], Mapping)
+        conversations = cast("Sequence[Conversation]", [messages] if single else messages)
+        batch = [chat_to_tokens(self.tokenizer, one, **template_options) for one in conversations]
+        return self._run(batch, _spread(params, len(batch)), progress=progress)
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the core's counters."""
+        return self._client.stats()
+
+    def shutdown(self) -> None:
+        """End the engine and free its memory. Safe to call twice."""
+        self._client.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # The batch
+
+    def _run(
+        self, prompts: Sequence[TokensPrompt], params: Sequence[SamplingParams], *, progress: bool
+    ) -> list[RequestOutput]:
+        collectors: list[OutputCollector] = []
+        requests: list[LiveRequest] = []
+        for prompt, one in zip(prompts, params, strict=True):
+            request_id = str(self._num_requests + len(requests))
+            collector = OutputCollector(request_id, prompt, one.n if isinstance(one, SamplingParams) else 1)
+            requests.append(self._builder.build(prompt, one, request_id, 0, collector.put))
+            collectors.append(collector)
+        self._num_requests += len(requests)
+        try:
+            with tqdm(total=len(requests), desc="Requests", unit="req", disable=not progress) as bar:
+                self._drive(deque(zip(requests, collectors, strict=True)), bar)
+        except BaseException:
+            self._abort(requests)
+            raise
+        return _outputs(collectors)
+
+    def _drive(self, backlog: "deque[tuple[LiveRequest, OutputCollector]]", bar: "tqdm[Any]") -> None:
+        """Feed the core from the backlog and step it until all requests have ended."""
+        running: list[tuple[LiveRequest, OutputCollector]] = []
+        while backlog or running:
+            running.extend(self._feed(backlog))
+            followup = self._processor.process(self._client.step())
+            for message in followup.add:
+                self._client.send(message)
+            if followup.abort:
+                self._client.send(Abort(followup.abort))
+            still = []
+            for request, collector in running:
+                if isinstance(collector.error, EngineBusy) and self._processor.num_live:
+                    collector.error = None  # the queue was full: again, when something has ended
+                    backlog.appendleft((request, collector))
+                elif collector.finished:
+                    bar.update()
+                else:
+                    still.append((request, collector))
+            running = still
+
+    def _feed(
+        self, backlog: "deque[tuple[LiveRequest, OutputCollector]]"
+    ) -> Iterable[tuple[LiveRequest, OutputCollector]]:
+        """Hand over as many requests as keep the core busy; the rest waits here, where no queue bounds it."""
+        limit = min(2 * self._options.max_num_seqs, self._options.max_waiting_requests)
+        while backlog and self._processor.num_live < limit:
+            request, collector = backlog.popleft()
+            for message in self._processor.open(request):
+                self._client.send(message)
+            yield request, collector
+
+    def _abort(self, requests: Sequence[LiveRequest]) -> None:
+        ids = [core_id for request in requests for core_id in self._processor.close(request)]
+        self._client.send(Abort(ids))
+        while self._client.has_work():  # blocks of a step in flight come back only when it was taken in
+            self._client.step()
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """A list of prompts, whether one or several were given."""
+    if isinstance(prompts, str | TokensPrompt | np.ndarray):
+        return [cast("Prompt", prompts)]
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
+        raise InvalidRequest(
+            "prompt", f"must be text, token ids or a list of these, got {type(prompts).__name__}"
+        )
+    if not prompts:
+        raise InvalidRequest("prompt", "must not be empty")
+    if isinstance(prompts[0], int | np.integer):
+        return [cast("Prompt", prompts)]
+    return cast("Sequence[Prompt]", prompts)
+
+
+def _spread(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> Sequence[SamplingParams]:
+    """Parameters for each prompt."""
+    if params is None:
+        params = SamplingParams()
+    if not isinstance(params, Sequence):
+        return [params] * num_prompts
+    if len(params) != num_prompts:
+        raise InvalidRequest(
+            "params", f"must be one, or one for each of {num_prompts} prompts, got {len(params)}"
+        )
+    return params
+
+
+def _outputs(collectors: Sequence[OutputCollector]) -> list[RequestOutput]:
+    """All outputs, or the first error with all outputs attached."""
+    outputs = [collector.output() for collector in collectors]
+    errors: list[EngineError] = [collector.error for collector in collectors if collector.error is not None]
+    if not errors:
+        return outputs
+    first = errors[0]
+    if isinstance(first, RequestFailed):
+        raise RequestFailed(first.message, first.request_id, outputs)
+    raise first
