@@ -157,7 +157,7 @@ class Residency:
     # Leaving
 
     def append(self, states: list[RequestState], taken: list[list[int]]) -> None:
-        """Tell the cache the tokens that requests took, preempted ones included; none of them was released."""
+        """Tell the cache the tokens that requests took, preempted ones included."""
         if not states:
             return
         seqs = np.array([state.seq for state in states], np.int64)

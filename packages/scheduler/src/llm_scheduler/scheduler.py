@@ -32,8 +32,8 @@ class TokenBudgetScheduler:
 
     There is no prefill and no decode phase: a row computes up to (known tokens - computed tokens). Running
     requests come first, then waiting ones while slots, budget and blocks allow. A request is admitted only
-    when the blocks of all its known tokens are there, so a prompt cut into chunks never stalls half way. When a
-    running request finds no block, the last one in policy order loses its blocks and computes again later.
+    when the blocks of all its known tokens are there, so a prompt cut into chunks never stalls half way. When
+    a running request finds no block, the last one in policy order loses its blocks and computes again later.
 
     Args:
         config: Limits and policy.

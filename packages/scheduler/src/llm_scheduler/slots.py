@@ -64,11 +64,8 @@ class SlotTable:
         state.slot = slot
         self.seq[slot] = state.seq
         self.known[slot] = self.reserved[slot] = state.num_known_tokens
-        self.in_flight[slot] = 0
         self.computed[slot] = num_computed
         self.limit[slot] = state.limit
-        self.plans[slot] = 0
-        self.ended[slot] = LIVE
 
     def mark_ended(self, slot: int, how: int) -> None:
         """Note that the occupant ended; the slot is still held."""
@@ -83,8 +80,11 @@ class SlotTable:
             state.slot = -1
             self._states[slot] = None
             self._num_ended -= int(self.ended[slot] != LIVE)
-            self.generation[slot] += 1
             heapq.heappush(self._free, slot)
+        self.generation[slots] += 1
+        self.in_flight[slots] = 0
+        self.plans[slots] = 0
+        self.ended[slots] = LIVE
         self._released.extend(slots)
 
     def drain_released(self) -> Int32:
