@@ -10,7 +10,7 @@ from llm_engine.core.messages import AddRequest, Refusal, Row, StepOutputs
 from llm_engine.errors import EngineBusy, EngineError, InvalidRequest, RequestFailed
 from llm_engine.late_stops import LateStops
 from llm_engine.live_requests import Choice, LiveRequest
-from llm_engine.outputs import FinishReason, RequestDelta, TokenLogprobs
+from llm_engine.outputs import FinishReason, RequestDelta
 
 _PROMPT_TAIL_TOKENS = 16
 _FINISH_REASONS: dict[str, FinishReason] = {

