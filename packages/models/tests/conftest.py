@@ -1,4 +1,4 @@
-"""Owns what the model tests share: tiny seeded transformers checkpoints, and a runner over randomly placed blocks."""
+"""Owns what the model tests share: tiny transformers models, and a runner over randomly placed blocks."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ def cases() -> dict[str, tuple[str, dict]]:
 
 @pytest.fixture(scope="session")
 def make_reference():
-    """Builds a seeded transformers model; norms and biases are random too, so that none can be left out unseen."""
+    """Builds a seeded transformers model; norms and biases are random too, so that leaving one out shows."""
 
     def make(case: str = "llama", seed: int = 0, **changes) -> transformers.PreTrainedModel:
         name, differs = CASES[case]
@@ -112,7 +112,9 @@ class PagedRun:
             slots += [table[p // self.block_size] * self.block_size + p % self.block_size for p in mine]
             ids += rows[name]
             self.computed[name] = mine.stop
-        hidden = self.decoder.forward(torch.tensor(ids), self._metadata(names, rows, positions, slots), self.caches)
+        hidden = self.decoder.forward(
+            torch.tensor(ids), self._metadata(names, rows, positions, slots), self.caches
+        )
         logits = self.decoder.logits(hidden)
         assert logits.dtype == torch.float32
         return dict(zip(names, logits.split([len(rows[name]) for name in names]), strict=True))

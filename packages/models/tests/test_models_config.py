@@ -54,7 +54,12 @@ def test_null_counts_as_absent():
 
 
 def test_old_and_new_spelling_of_rope():
-    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    llama3 = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
     old = mixer(rope_theta=5e5, rope_scaling={"rope_type": "llama3", **llama3})
     new = mixer(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **llama3})
     assert old == new
@@ -92,7 +97,11 @@ def test_partial_rotary():
         ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}, [None, 4]),
         ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0}, [4, 4]),
         (
-            {"sliding_window": 4, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]},
+            {
+                "sliding_window": 4,
+                "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
             [4, None],
         ),
         ({"sliding_window": 4, "layer_types": ["full_attention", "full_attention"]}, [None, None]),
@@ -104,7 +113,9 @@ def test_windows_of_qwen(name, changes, windows):
     assert [block.mixer.sliding_window for block in spec.layers] == windows
 
 
-@pytest.mark.parametrize(("given", "window"), [({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)])
+@pytest.mark.parametrize(
+    ("given", "window"), [({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)]
+)
 def test_windows_of_mistral(given, window):
     spec = spec_for(config(architectures=["MistralForCausalLM"], **given))
     assert {block.mixer.sliding_window for block in spec.layers} == {window}
@@ -136,7 +147,11 @@ def test_biases_by_family():
         ({"partial_rotary_factor": 2.0}, "partial_rotary_factor", ConfigError),
         ({"rope_scaling": "linear"}, "rope_scaling", ConfigError),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor", ConfigError),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type", UnsupportedConfig),
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope_scaling.rope_type",
+            UnsupportedConfig,
+        ),
         ({"hidden_act": "relu"}, "hidden_act", UnsupportedConfig),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config", UnsupportedConfig),
         ({"architectures": ...}, "architectures", ConfigError),
@@ -162,7 +177,14 @@ def test_biases_by_family():
             ConfigError,
         ),
         (
-            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
+            {
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8,
+                    "low_freq_factor": 4,
+                    "high_freq_factor": 4,
+                }
+            },
             "rope_scaling.high_freq_factor",
             ConfigError,
         ),
@@ -206,7 +228,9 @@ def test_architectures_of_other_packages_are_found(tmp_path, monkeypatch):
     info = tmp_path / "other_models-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-models\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[llm_stack.architectures]\nOtherForCausalLM = other_models:other\n")
+    (info / "entry_points.txt").write_text(
+        "[llm_stack.architectures]\nOtherForCausalLM = other_models:other\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "OtherForCausalLM" in known_architectures()
     assert spec_for(config(architectures=["OtherForCausalLM"])).hidden_size == 64
@@ -261,7 +285,8 @@ def test_an_alias_without_its_package_says_what_to_install(monkeypatch):
 def test_dummy_weights_need_the_config_only(folder):
     files = resolve(str(folder))
     first, second = (
-        load_model(files, dtype=torch.float32, device="cpu", load_format="dummy").state_dict() for _ in range(2)
+        load_model(files, dtype=torch.float32, device="cpu", load_format="dummy").state_dict()
+        for _ in range(2)
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     matrix = first["layers.1.gate_up.weight"]
@@ -270,7 +295,9 @@ def test_dummy_weights_need_the_config_only(folder):
     assert torch.equal(first["final_norm.weight"], torch.ones(64))
 
 
-@pytest.mark.parametrize(("field", "given"), [("dtype", {"dtype": torch.int8}), ("load_format", {"load_format": "pt"})])
+@pytest.mark.parametrize(
+    ("field", "given"), [("dtype", {"dtype": torch.int8}), ("load_format", {"load_format": "pt"})]
+)
 def test_bad_arguments(folder, field, given):
     arguments = {"dtype": torch.float32, "device": "cpu"} | given
     with pytest.raises(ConfigError) as caught:

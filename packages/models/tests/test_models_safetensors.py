@@ -1,4 +1,4 @@
-"""Safetensors loading: fused placement, shards, casting, and a typed one-line error for every fault of the files."""
+"""Safetensors loading: fused placement, shards, casting, and a typed one-line error for every fault."""
 
 import json
 import struct
@@ -162,7 +162,12 @@ def test_truncated_header(folder, size):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff" * 64, struct.pack("<Q", 2) + b"{]" + b"\0" * 8, struct.pack("<Q", 2) + b"[]", b"version https://git-lfs"],
+    [
+        b"\xff" * 64,
+        struct.pack("<Q", 2) + b"{]" + b"\0" * 8,
+        struct.pack("<Q", 2) + b"[]",
+        b"version https://git-lfs",
+    ],
 )
 def test_garbage_instead_of_weights(folder, content):
     (folder / "model.safetensors").write_bytes(content)

@@ -172,7 +172,8 @@ class _Attention:
 
     def run(self, x_TE: Tensor, metadata: AttentionMetadata, cache: tuple[Tensor, Tensor]) -> Tensor:
         tokens, size = x_TE.shape[0], self._head_size
-        query, key, value = ops.linear(x_TE, self._qkv, self._qkv_bias).split(self._sizes, dim=1)
+        qkv = ops.linear(x_TE, self._qkv, self._qkv_bias)
+        query, key, value = qkv.split_with_sizes(self._sizes, dim=1)
         query_THD = query.view(tokens, self._heads, size)
         key_TKD = key.view(tokens, self._kv_heads, size)
         value_TKD = value.view(tokens, self._kv_heads, size)

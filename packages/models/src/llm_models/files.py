@@ -56,7 +56,8 @@ def resolve(model: str) -> ModelFiles:
     Raises:
         ModelNotFound: There is no such thing; the message says what to do.
         ConfigError: The config cannot be read.
-        CorruptFile: The GGUF file is truncated or none at all.
+        UnknownArchitecture: A GGUF file's architecture is not one of those read here.
+        WeightError: The GGUF file is truncated, none at all, or of an unknown number format.
     """
     if model in ALIASES:
         return _from_gguf(_packaged(model, ALIASES[model]))

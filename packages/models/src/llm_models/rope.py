@@ -31,7 +31,7 @@ def rope_from_config(config: Mapping[str, Any], *, head_size: int, max_positions
     if section is not None:
         theta = section.positive_float("rope_theta", theta)
         partial = section.positive_float("partial_rotary_factor", partial)
-    rotary_size = int(head_size * partial)
+    rotary_size = int(head_size * partial + 1e-6)  # 64 / 96 * 96 must not become 63.
     if partial > 1 or rotary_size % 2 or rotary_size == 0:
         raise ConfigError("partial_rotary_factor", f"leads to {rotary_size} rotary of {head_size} dimensions")
     scaling = None if section is None else _scaling(section, rotary_size, max_positions)

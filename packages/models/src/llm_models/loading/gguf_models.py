@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from llm_models.errors import ConfigError, UnsupportedConfig
+from llm_models.errors import ConfigError, UnknownArchitecture, UnsupportedConfig
 from llm_models.loading.gguf_files import GGUFFile, GGUFTensor, StringArray
 from llm_models.loading.source import TensorInfo
 from llm_models.spec import TensorNames
@@ -45,7 +45,8 @@ def config_from_gguf(file: GGUFFile) -> dict[str, Any]:
 
     Raises:
         ConfigError: A metadata key is missing or makes no sense.
-        UnsupportedConfig: The file's architecture, or a feature of it, is not supported.
+        UnknownArchitecture: The file's architecture is not one of those read here.
+        UnsupportedConfig: A feature of the file is not supported.
     """
     keys = _Keys(file)
     heads = keys.integer("attention.head_count")
@@ -94,7 +95,7 @@ class GGUFSource:
     Raises:
         CorruptFile: See `GGUFFile`.
         UnknownQuantization: See `GGUFFile`.
-        UnsupportedConfig: The file's architecture is not supported.
+        UnknownArchitecture: The file's architecture is not one of those read here.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,8 +148,7 @@ class _Keys:
         self._metadata = file.metadata
         self.prefix = file.metadata.get("general.architecture")
         if self.prefix not in _ARCHITECTURES:
-            known = ", ".join(_ARCHITECTURES)
-            raise UnsupportedConfig("general.architecture", f"{self.prefix!r} is none of {known}")
+            raise UnknownArchitecture(str(self.prefix), tuple(_ARCHITECTURES))
         if self._metadata.get(f"{self.prefix}.expert_count"):
             raise UnsupportedConfig(f"{self.prefix}.expert_count", "mixtures of experts are not supported")
         windowed = self.prefix == "llama" and self.has("attention.sliding_window")
