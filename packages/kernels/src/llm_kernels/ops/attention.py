@@ -56,7 +56,7 @@ def paged_attention(
 ) -> None:
     """Causal attention of each row's query tokens over its cached tokens, the step's own KV being there already.
 
-    Query head h reads KV head h // (H / K). The q-th of Q query tokens of a row of C tokens
+    Query head h reads KV head h // (H / K). Of a row of C tokens, the q-th of the last Q, the query tokens,
     stands at position C - Q + q and sees the keys at or before it.
 
     Args:
