@@ -1,0 +1,33 @@
+"""Sends a generation as a whole answer or as a stream. Knows neither the bodies nor the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from llm_stack_server.disconnect import until_disconnect
+from llm_stack_server.generation import Generation
+from llm_stack_server.streaming import EventStream, frames
+from llm_stack_server.views.view import View, stream_events, whole_answer
+
+
+async def answer(
+    request: Request, generation: Generation, view: View, *, stream: bool, headers: Mapping[str, str]
+) -> Response:
+    """Run ``generation`` and send it as ``view`` shows it.
+
+    The status waits for the first delta, so a refusal is an HTTP error in a stream too.
+    A client that leaves ends the work at once, before the first token as well.
+
+    Raises:
+        ClientDisconnected: the client left before there was anything to send.
+        llm_engine.errors.EngineError: the engine refused the request, or failed before the first token.
+    """
+    if not stream:
+        body = await until_disconnect(request.receive, whole_answer(view, generation))
+        return JSONResponse(body, headers=dict(headers))
+    await until_disconnect(request.receive, generation.start())
+    return EventStream(frames(stream_events(view, generation)), headers)

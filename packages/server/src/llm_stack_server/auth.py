@@ -1,0 +1,66 @@
+"""Guards every route but the probes with API keys. Knows nothing of what the routes do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from llm_stack_server.asgi import App, Receive, Scope, Send
+from llm_stack_server.errors import ApiError, StartupError
+from llm_stack_server.http_errors import error_response
+
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+
+
+class ApiKeyMiddleware:
+    """Answers 401 unless ``Authorization: Bearer KEY`` carries one of the keys. Without keys, all is open."""
+
+    def __init__(self, app: App, keys: Iterable[str] = ()) -> None:
+        self._app = app
+        # Digests have one length, so the comparison tells nothing of a key's length either.
+        self._digests = [_digest(key.encode()) for key in checked_keys(keys)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if (
+            scope["type"] != "http"
+            or scope["path"] in OPEN_PATHS
+            or not self._digests
+            or self._allowed(scope)
+        ):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            401,
+            "missing or wrong API key; send it as 'Authorization: Bearer KEY'",
+            error_type="authentication_error",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+        await error_response(error)(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        given = _digest(_bearer_token(scope))
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]  # every key, no early exit
+        return any(matches)
+
+
+def checked_keys(keys: Iterable[str]) -> list[str]:
+    """The keys, stripped; `StartupError` for an empty one, which would look like protection and be none."""
+    stripped = [key.strip() for key in keys]
+    if not all(stripped):
+        raise StartupError("an API key is empty")
+    return stripped
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _bearer_token(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = bytes(value).partition(b" ")
+            return token.strip() if scheme.lower() == b"bearer" else b""
+    return b""

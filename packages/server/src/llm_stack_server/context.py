@@ -1,0 +1,62 @@
+"""What the routes share: engine, metrics, names. One object an application, passed, never global."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from fastapi import Request
+
+from llm_stack_server.errors import ApiError
+from llm_stack_server.lifecycle import Lifecycle
+from llm_stack_server.metrics import Metrics
+from llm_stack_server.settings import ServerSettings
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """The application's state."""
+
+    settings: ServerSettings
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    metrics: Metrics = field(default_factory=Metrics)
+    package_version: str = field(default_factory=lambda: version("llm-stack-server"))
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    def model_names(self) -> tuple[str, ...]:
+        """The names under which the model is served; the first one is used in answers that name none."""
+        engine = self.lifecycle.engine
+        default = (engine.model_name,) if engine is not None else ()
+        return self.settings.served_model_name or default
+
+    def check_model(self, model: str | None) -> str:
+        """The model's name for the answer.
+
+        Raises:
+            ApiError: 404 where it is not served here.
+        """
+        names = self.model_names()
+        if model is None:
+            return names[0]
+        if model not in names:
+            served = ", ".join(names)
+            raise ApiError(
+                404,
+                f"the model {model[:100]!r} does not exist here; served: {served}",
+                param="model",
+                code="model_not_found",
+            )
+        return model
+
+    def fingerprint(self) -> str:
+        """Changes whenever model or version do."""
+        names = "|".join((*self.model_names(), self.package_version))
+        return "fp_" + hashlib.blake2s(names.encode(), digest_size=6).hexdigest()
+
+
+def context_of(request: Request) -> Context:
+    """The context of the application that serves ``request``."""
+    context: Context = request.app.state.context
+    return context

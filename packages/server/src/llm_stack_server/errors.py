@@ -1,0 +1,98 @@
+"""The server's own exceptions. Knows nothing of HTTP frameworks or of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class ServerError(Exception):
+    """Base of every error that this package raises."""
+
+
+class StartupError(ServerError):
+    """The server cannot start: a taken port, an empty key, a bad option. One line for the user."""
+
+
+class ClientDisconnected(ServerError):
+    """The client closed its connection before the answer was complete."""
+
+
+class ApiError(ServerError):
+    """An answer other than 2xx, in OpenAI's terms.
+
+    Attributes:
+        status: HTTP status code.
+        message: What is wrong, for a person.
+        error_type: OpenAI's ``type``, such as ``invalid_request_error``.
+        param: The field at fault, as the client spelled it, or None.
+        code: A stable short name of the fault, or None.
+        headers: Further response headers, such as ``retry-after``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        error_type: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error_type = error_type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The JSON body: ``{"error": {"message", "type", "param", "code"}}``."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.error_type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class InvalidField(ApiError):
+    """400: a field of the request is wrong."""
+
+    def __init__(self, param: str | None, message: str, *, code: str = "invalid_value") -> None:
+        super().__init__(400, message, param=param, code=code)
+
+
+class UnsupportedField(ApiError):
+    """400: a known field that this server cannot honour."""
+
+    def __init__(self, param: str, message: str | None = None) -> None:
+        super().__init__(
+            400,
+            message or f"{param} is not supported by this server",
+            param=param,
+            code="unsupported_parameter",
+        )
+
+
+class Unavailable(ApiError):
+    """503: not ready, draining, or the engine is gone."""
+
+    def __init__(self, message: str, *, code: str = "unavailable", retry_after_s: int | None = None) -> None:
+        headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+        super().__init__(503, message, error_type="server_error", code=code, headers=headers)
+
+
+class BodyTooLarge(ApiError):
+    """413: the body is larger than the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            413,
+            f"the request body is larger than the limit of {limit_bytes} bytes",
+            code="request_too_large",
+            headers={"connection": "close"},
+        )

@@ -1,0 +1,142 @@
+"""One HTTP request's work in the engine: prompts, choices, usage. Knows nothing of answer formats."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llm_engine.outputs import RequestDelta
+
+from llm_stack_server.engine_port import Engine
+from llm_stack_server.errors import Unavailable
+from llm_stack_server.jobs import Job
+from llm_stack_server.merge import merge
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a whole HTTP request; prompts count once, however many choices they have."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """OpenAI's ``usage`` object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Observer(Protocol):
+    """Who measures the generation."""
+
+    def tokens(self, choice: int, count: int) -> None:
+        """``count`` new tokens of a choice arrived."""
+        ...
+
+    def finished(self, outcome: str, usage: Usage) -> None:
+        """The request ended: a finish reason, "abort" or "error". Called exactly once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """A delta of the engine with its place in the answer.
+
+    Attributes:
+        choice: Index of the choice in the answer: prompt index times ``n`` plus the engine's index.
+        prompt: Index of the prompt.
+        delta: What is new.
+    """
+
+    choice: int
+    prompt: int
+    delta: RequestDelta
+
+
+@dataclass(slots=True)
+class Generation:
+    """Runs ``jobs`` side by side. Iterate `deltas` once; await `start` before to learn of a refusal."""
+
+    engine: Engine
+    request_id: str
+    jobs: Sequence[Job]
+    observer: Observer
+    priority: int = 0
+    usage: Usage = field(default_factory=Usage)
+    _events: AsyncGenerator[ChoiceDelta, None] | None = None
+    _first: ChoiceDelta | None = None
+
+    @property
+    def num_choices(self) -> int:
+        """Choices of all prompts together."""
+        return sum(job.params.n for job in self.jobs)
+
+    async def start(self) -> None:
+        """Wait for the first delta, so that a refusal can still become an HTTP status."""
+        self._events = self._run()
+        self._first = await anext(self._events, None)
+
+    async def deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
+        """All deltas, in order of arrival. Leaving early aborts what still runs."""
+        if self._events is None:
+            await self.start()
+        events = self._events
+        assert events is not None
+        try:
+            if self._first is not None:
+                yield self._first
+                async for event in events:
+                    yield event
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Abort what still runs. Harmless when nothing does."""
+        if self._events is not None:
+            await self._events.aclose()
+
+    async def _run(self) -> AsyncGenerator[ChoiceDelta, None]:
+        outcome = "abort"
+        seen: set[int] = set()
+        merged = merge([self._submit(index, job) for index, job in enumerate(self.jobs)])
+        try:
+            async for index, delta in merged:
+                event = ChoiceDelta(index * self.jobs[index].params.n + delta.index, index, delta)
+                self._count(event, seen)
+                if delta.finish_reason == "abort":
+                    raise Unavailable("the request was aborted by the server", code="aborted")
+                outcome_of_choice = delta.finish_reason
+                yield event
+                outcome = outcome_of_choice or outcome
+        except Exception:
+            outcome = "error"
+            raise
+        except BaseException:
+            outcome = "abort"
+            raise
+        finally:
+            await merged.aclose()
+            self.observer.finished(outcome, self.usage)
+
+    def _submit(self, index: int, job: Job) -> AsyncIterator[RequestDelta]:
+        request_id = self.request_id if len(self.jobs) == 1 else f"{self.request_id}-{index}"
+        return self.engine.generate(
+            job.prompt.token_ids, job.params, request_id=request_id, priority=self.priority
+        )
+
+    def _count(self, event: ChoiceDelta, seen: set[int]) -> None:
+        delta = event.delta
+        if event.prompt not in seen:
+            seen.add(event.prompt)
+            self.usage.prompt_tokens += delta.num_prompt_tokens
+            self.usage.cached_tokens += delta.num_cached_tokens
+        new_tokens = len(delta.token_ids)
+        self.usage.completion_tokens += new_tokens
+        if new_tokens:
+            self.observer.tokens(event.choice, new_tokens)

@@ -1,0 +1,76 @@
+"""Reads a body into a schema: media type, UTF-8, JSON, types, unknown fields. Knows no single route."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic_core import from_json
+
+from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField
+from llm_stack_server.schemas.chat import unknown_message_fields
+from llm_stack_server.schemas.fields import RequestBody
+from llm_stack_server.schemas.known_fields import unknown_fields
+
+Body = TypeVar("Body", bound=RequestBody)
+
+IGNORED_HEADER = "x-ignored-fields"
+_MAX_NAMED_FIELDS = 32
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+async def read_body(request: Request, schema: type[Body]) -> Body:
+    """Parse and check the body against ``schema``.
+
+    Raises:
+        ApiError: 400 for bad UTF-8, bad JSON or wrong types (naming the field), 413 and 415.
+        pydantic.ValidationError: a field is wrong; `http_errors` turns it into a 400.
+    """
+    _check_headers(request)
+    raw = await _read(request)
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidField(
+            None, f"the body is not valid UTF-8 (byte {error.start})", code="invalid_utf8"
+        ) from None
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidField(None, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise InvalidField(None, "the body must be a JSON object", code="invalid_json")
+    return schema.model_validate(value)
+
+
+def ignored_fields(body: RequestBody, *, n: int = 1) -> list[str]:
+    """Unknown fields of the body, safe to name in a header; refuses known ones that we cannot honour."""
+    names = unknown_fields(body.model_extra or {}, n=n)
+    messages = getattr(body, "messages", None)
+    names += unknown_message_fields(messages or [])
+    return [name if _SAFE_NAME.fullmatch(name) else "?" for name in names]
+
+
+def ignored_header(names: list[str]) -> dict[str, str]:
+    """The response header that names the ignored fields; empty where there are none."""
+    return {IGNORED_HEADER: ", ".join(names[:_MAX_NAMED_FIELDS])} if names else {}
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _check_headers(request: Request) -> None:
+    media_type = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise ApiError(415, "content-type must be application/json", code="unsupported_media_type")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ApiError(415, "compressed bodies are not accepted", code="unsupported_content_encoding")

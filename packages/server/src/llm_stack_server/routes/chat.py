@@ -1,0 +1,59 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import uuid
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from llm_stack_server.answering import answer
+from llm_stack_server.context import context_of
+from llm_stack_server.errors import InvalidField
+from llm_stack_server.generation import Generation
+from llm_stack_server.jobs import checked_job
+from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
+from llm_stack_server.prompts import ChatOptions, chat_prompt
+from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
+from llm_stack_server.schemas.chat import ChatRequest
+from llm_stack_server.views.chat import ChatView
+from llm_stack_server.views.tokens import TokenTexts
+from llm_stack_server.views.view import Envelope
+
+router = APIRouter()
+PATH = "/v1/chat/completions"
+
+
+@router.post(PATH)
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation, whole or streamed."""
+    context = context_of(request)
+    engine = context.lifecycle.require_engine()
+    body = await read_body(request, ChatRequest)
+    model = context.check_model(body.model)
+    check_stream_options(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidField("top_logprobs", "top_logprobs needs logprobs to be true")
+    ignored = ignored_fields(body, n=body.n or 1)
+    context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    params = chat_params(body)
+    prompt = await chat_prompt(engine, body.messages, _options(body))
+    job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
+    answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+    view = ChatView(
+        Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint()),
+        TokenTexts(engine),
+        num_choices=params.n,
+        logprobs=bool(body.logprobs),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+    generation = Generation(engine, answer_id, [job], context.metrics.meter(PATH), body.priority or 0)
+    return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
+
+
+def _options(body: ChatRequest) -> ChatOptions:
+    return ChatOptions(
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs,
+    )

@@ -1,0 +1,127 @@
+"""The body of /v1/chat/completions and its messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from llm_stack_server.errors import UnsupportedField
+from llm_stack_server.schemas.fields import Int64, RequestBody
+from llm_stack_server.schemas.sampling import SamplingFields
+
+MAX_TOP_LOGPROBS = 20
+
+
+def _content_text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a string or a list of parts")
+    return "\n".join(_part_text(part, index) for index, part in enumerate(value))
+
+
+def _part_text(part: object, index: int) -> str:
+    if not isinstance(part, dict):
+        raise ValueError(f"part {index} must be an object")
+    kind = part.get("type")
+    if kind != "text":
+        raise ValueError(
+            f"part {index} has type {str(kind)[:40]!r}; this model takes parts of type 'text' only"
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise ValueError(f"part {index} needs a string 'text'")
+    return text
+
+
+class ToolFunction(RequestBody):
+    """The function of a past tool call; ``arguments`` is JSON text, as OpenAI has it."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(RequestBody):
+    """A tool call of an earlier assistant turn."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
+class ChatMessage(RequestBody):
+    """One turn. Text parts are joined with a newline."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_content_text)] = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> ChatMessage:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role!r} needs content")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates expect it: tool arguments as objects, absent fields left out."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        for key in ("name", "tool_call_id", "reasoning_content"):
+            if (value := getattr(self, key)) is not None:
+                message[key] = value
+        if self.tool_calls:
+            message["tool_calls"] = [_template_call(call) for call in self.tool_calls]
+        return message
+
+
+def _template_call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments)
+    except ValueError:
+        arguments = (
+            call.function.arguments
+        )  # a template may print text as well; a model may have written bad JSON
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+class TemplateFields(RequestBody):
+    """What steers the chat template."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatRequest(SamplingFields, TemplateFields):
+    """The body of ``POST /v1/chat/completions``."""
+
+    max_completion_tokens: Int64 | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+
+# Clients replay what they were answered; these keys carry nothing that a template shows.
+_REPLAYED = frozenset({"refusal", "annotations", "audio", "function_call"})
+
+
+def unknown_message_fields(messages: list[ChatMessage]) -> list[str]:
+    """Unknown keys of the messages, as ``messages.key``, each once.
+
+    Raises:
+        UnsupportedField: a replayed key holds something that would be lost.
+    """
+    unknown: set[str] = set()
+    for index, message in enumerate(messages):
+        for name, value in (message.model_extra or {}).items():
+            if value in (None, []):
+                continue
+            if name in _REPLAYED:
+                raise UnsupportedField(f"messages[{index}].{name}")
+            unknown.add(f"messages.{name}")
+    return sorted(unknown)

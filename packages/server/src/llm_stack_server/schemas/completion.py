@@ -1,0 +1,47 @@
+"""The body of /v1/completions and its prompt in every spelling."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from llm_stack_server.schemas.sampling import SamplingFields
+
+MAX_PROMPTS = 1024
+MAX_LOGPROBS = 20
+
+PromptItem = str | list[int]
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _prompts(value: object) -> list[PromptItem]:
+    """Every spelling as a list of texts or token id lists."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists")
+    if not value:
+        raise ValueError("must not be empty")
+    if all(_is_token_id(item) for item in value):
+        return [value]
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed in one request")
+    for index, item in enumerate(value):
+        if not isinstance(item, str) and not (isinstance(item, list) and all(map(_is_token_id, item))):
+            raise ValueError(f"item {index} must be a string or a list of integer token ids")
+    if len({type(item) for item in value}) > 1:
+        raise ValueError("strings and token ids must not be mixed")
+    return value
+
+
+class CompletionRequest(SamplingFields):
+    """The body of ``POST /v1/completions``."""
+
+    prompt: Annotated[list[Any], BeforeValidator(_prompts)]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_special_tokens: bool | None = None

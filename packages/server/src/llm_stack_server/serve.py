@@ -1,0 +1,186 @@
+"""Runs a server from its first socket to its exit code: bind, load, serve, drain. Knows nothing of routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+from llm_engine import EngineOptions
+from llm_engine.errors import EngineError
+
+from llm_stack_server.app import create_app
+from llm_stack_server.context import Context
+from llm_stack_server.engine_port import Engine
+from llm_stack_server.http_protocol import BoundedHeadProtocol
+from llm_stack_server.listening import listen, url_of
+from llm_stack_server.settings import ServerSettings
+
+_LOG = logging.getLogger("llm_stack_server")
+_HEALTH_INTERVAL_S = 0.5
+_DEATH_GRACE_S = (
+    5.0  # answers 503 for so long after the engine died, then exits for a supervisor to restart it
+)
+_FLUSH_S = 2.0  # for the last error events after the engine was shut down
+_KEEP_ALIVE_S = 65
+
+
+def serve(settings: ServerSettings, options: EngineOptions) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns:
+        The exit code: 0 after a drain, 1 where the engine could not start or has died.
+
+    Raises:
+        StartupError: the port is taken, or an option is wrong; nothing was loaded.
+    """
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    listener = listen(settings.host, settings.port)
+    with contextlib.closing(listener), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(Serving(settings, options, listener).run())
+
+
+class _Http(uvicorn.Server):
+    """uvicorn without its signal handlers: `Serving` decides when to stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+class Serving:
+    """One run of the server."""
+
+    def __init__(self, settings: ServerSettings, options: EngineOptions, listener: socket.socket) -> None:
+        self._settings = settings
+        self._options = options
+        self._listener = listener
+        app = create_app(settings)
+        self._context: Context = app.state.context
+        self._http = _Http(
+            uvicorn.Config(
+                app,
+                http=BoundedHeadProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning" if not settings.access_log else "info",
+                access_log=settings.access_log,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                server_header=False,
+            )
+        )
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
+        _say(f"listening on {url_of(self._listener)}, loading {self._options.model}")
+        try:
+            return await self._with_engine()
+        finally:
+            self._http.should_exit = True
+            self._http.force_exit = True
+            await http
+
+    def _on_signal(self) -> None:
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    async def _with_engine(self) -> int:
+        engine = await self._start_engine()
+        if engine is None:
+            return 0 if self._stop.is_set() else 1
+        try:
+            self._context.lifecycle.attach(engine)
+            names = ", ".join(self._context.model_names())
+            _say(f"ready: {names} on {url_of(self._listener)}, context of {engine.max_model_len} tokens")
+            died = await _either(self._watch(engine), self._stop.wait())
+            if died:
+                return await self._report_death()
+            await self._drain()
+            return 0
+        finally:
+            await engine.shutdown()
+            await self._context.lifecycle.wait_idle(_FLUSH_S)
+
+    async def _start_engine(self) -> Engine | None:
+        """The engine; None where it failed (told to the user) or a signal came first."""
+        from llm_engine import AsyncLLM  # heavy: only once the port is ours
+
+        starting = asyncio.ensure_future(AsyncLLM.start(self._options))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return None
+        try:
+            return starting.result()
+        except EngineError as error:
+            _say(f"error: {error}")
+            return None
+
+    async def _watch(self, engine: Engine) -> None:
+        """Return when the engine has died."""
+        while True:
+            await asyncio.sleep(_HEALTH_INTERVAL_S)
+            if not engine.is_healthy():
+                return
+
+    async def _report_death(self) -> int:
+        _say("error: the engine has died; answering 503 for a moment, then exiting")
+        await _either(asyncio.sleep(_DEATH_GRACE_S), self._stop.wait())
+        return 1
+
+    async def _drain(self) -> None:
+        lifecycle = self._context.lifecycle
+        lifecycle.begin_drain()
+        limit_s = self._settings.drain_timeout_s
+        _say(f"draining: {lifecycle.in_flight} requests in flight, at most {limit_s:g} s")
+        await _either(lifecycle.wait_idle(limit_s), self._stop_now.wait())
+        if lifecycle.in_flight:
+            _say(f"ending {lifecycle.in_flight} requests that did not finish in time")
+
+
+async def _either(first: Coroutine[Any, Any, Any], second: Coroutine[Any, Any, Any]) -> bool:
+    """Wait for one of the two and cancel the other; True where ``first`` ended (its errors are raised)."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
+            return True
+        return False
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"llm-stack: {line}\n")
+    sys.stderr.flush()

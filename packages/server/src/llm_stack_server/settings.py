@@ -1,0 +1,52 @@
+"""The server's own options, their ranges and help texts. The engine's options live with the engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES
+from llm_stack_server.errors import StartupError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _option(default: Any, help_text: str, **metadata: object) -> Any:  # noqa: ANN401 -- stands for any field
+    """A dataclass field whose metadata the command line turns into a flag."""
+    return field(default=default, metadata={"help": help_text, **metadata})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How the server listens and whom it serves. Raises `StartupError` naming the option."""
+
+    host: str = _option("127.0.0.1", "Address to listen on; other machines reach it only if you say so.")
+    port: int = _option(8000, "TCP port; 0 takes a free one and prints it.")
+    api_key: tuple[str, ...] = _option(
+        (), "Key that clients must send as a bearer token; repeat it for several. Without one, all is open."
+    )
+    api_key_file: str | None = _option(None, "File with one key a line; lines that begin with # are skipped.")
+    served_model_name: tuple[str, ...] = _option(
+        (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
+    )
+    max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
+    drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
+    log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
+    access_log: bool = _option(False, "Log every HTTP request.")
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise StartupError("host: must not be empty")
+        if not 0 <= self.port <= 65535:
+            raise StartupError(f"port: must be between 0 and 65535, got {self.port}")
+        if self.max_body_bytes < 1024:
+            raise StartupError(f"max_body_bytes: must be at least 1024, got {self.max_body_bytes}")
+        if not (math.isfinite(self.drain_timeout_s) and self.drain_timeout_s >= 0):
+            raise StartupError(
+                f"drain_timeout_s: must be a finite number from 0 up, got {self.drain_timeout_s}"
+            )
+        if self.log_level not in LOG_LEVELS:
+            raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
+        if not all(self.served_model_name):
+            raise StartupError("served_model_name: must not be empty")
