@@ -18,6 +18,15 @@ pub struct CacheConfig {
     pub prefix_caching: bool,
 }
 
+impl CacheConfig {
+    pub(crate) fn check_block_size(&self) -> Result<(), CacheError> {
+        if self.block_size == 0 || self.block_size > i32::MAX as usize {
+            return Err(CacheError::invalid("block_size", self.block_size, "must be 1 to 2^31 - 1"));
+        }
+        Ok(())
+    }
+}
+
 /// A block whose contents must be copied to another before either is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCopy {
@@ -64,13 +73,7 @@ pub struct KvCache {
 impl KvCache {
     /// Makes an empty cache.
     pub fn new(config: CacheConfig) -> Result<Self, CacheError> {
-        if config.block_size == 0 || config.block_size > i32::MAX as usize {
-            return Err(CacheError::invalid(
-                "block_size",
-                config.block_size,
-                "must be 1 to 2^31 - 1",
-            ));
-        }
+        config.check_block_size()?;
         let pool = BlockPool::new(config.num_blocks)
             .map_err(|error| CacheError::invalid("num_blocks", config.num_blocks, error.to_string()))?;
         Ok(Self {

@@ -31,6 +31,7 @@ impl Sequence {
     /// Makes a sequence of these known tokens, ready for [`KvCache::open`](crate::KvCache::open) of a cache with
     /// the same configuration.
     pub fn new(config: &CacheConfig, tokens: Vec<u32>, keys: ChainKeys) -> Result<Self, CacheError> {
+        config.check_block_size()?;
         keys.validate(tokens.len()).map_err(|error| {
             let (KeyError::MediaOrder(at) | KeyError::EmptyDigest(at) | KeyError::MediaBeyondTokens(at)) =
                 error;
