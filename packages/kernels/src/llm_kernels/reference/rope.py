@@ -20,6 +20,6 @@ def rotary_embedding(
             first, second = rotated[..., 0::2], rotated[..., 1::2]
         else:
             first, second = rotated.chunk(2, dim=-1)
-        a, b = first.float(), second.float()
+        a, b = first.to(torch.float32, copy=True), second.float()  # `first` is overwritten before its last use
         first.copy_(a * cos - b * sin)
         second.copy_(b * cos + a * sin)
