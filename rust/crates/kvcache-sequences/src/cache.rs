@@ -21,7 +21,11 @@ pub struct CacheConfig {
 impl CacheConfig {
     pub(crate) fn check_block_size(&self) -> Result<(), CacheError> {
         if self.block_size == 0 || self.block_size > i32::MAX as usize {
-            return Err(CacheError::invalid("block_size", self.block_size, "must be 1 to 2^31 - 1"));
+            return Err(CacheError::invalid(
+                "block_size",
+                self.block_size,
+                "must be 1 to 2^31 - 1",
+            ));
         }
         Ok(())
     }

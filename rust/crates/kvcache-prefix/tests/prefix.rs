@@ -1,0 +1,162 @@
+//! The block hash against fixed vectors and its own layout, the index against a model.
+
+use std::collections::HashMap;
+
+use kvcache_prefix::{BlockHash, ChainKeys, KeyError, Media, PrefixIndex, extend_chain, root_hash};
+use proptest::prelude::*;
+
+fn chain(tokens: &[u32], block_size: usize, keys: &ChainKeys) -> Vec<BlockHash> {
+    let mut hashes = Vec::new();
+    extend_chain(
+        &mut hashes,
+        root_hash(block_size, keys),
+        tokens,
+        block_size,
+        &keys.media,
+    );
+    hashes
+}
+
+fn hex(hash: BlockHash) -> String {
+    hash.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn blake3_128(message: &[u8]) -> [u8; 16] {
+    blake3::hash(message).as_bytes()[..16]
+        .try_into()
+        .expect("32 bytes hold 16")
+}
+
+/// The same vectors stand in the README of llm-kvcache.
+#[test]
+fn fixed_vectors() {
+    let tokens = (0..40).collect::<Vec<u32>>();
+    let plain = chain(&tokens, 16, &ChainKeys::default())
+        .into_iter()
+        .map(hex)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        plain,
+        [
+            "8fbe52446034b8afebd5417f903246f2",
+            "60ac2692dded78459b75ce1e452b09e6"
+        ]
+    );
+    let keys = ChainKeys {
+        salt: Some(b"tenant".to_vec()),
+        lora: Some("adapter@3".into()),
+        media: vec![Media {
+            offset: 20,
+            digest: vec![1; 32],
+        }],
+    };
+    let keyed = chain(&tokens, 16, &keys).into_iter().map(hex).collect::<Vec<_>>();
+    assert_eq!(
+        keyed,
+        [
+            "2615a43dafb89e716853ce16f9588136",
+            "6fbb3103d69b2473cb4b3b9e808703ea"
+        ]
+    );
+}
+
+#[test]
+fn follows_the_layout_byte_by_byte() {
+    let keys = ChainKeys {
+        salt: Some(b"s".to_vec()),
+        lora: None,
+        media: vec![Media {
+            offset: 3,
+            digest: vec![9, 8],
+        }],
+    };
+    let root = blake3_128(b"llm-kvcache/root\x01\0\0\0\x02\0\0\0\x01\x01\0\0\0s");
+    let first = [
+        b"llm-kvcache/node".as_slice(),
+        &root,
+        b"\x02\0\0\0\x05\0\0\0\x06\0\0\0",
+    ]
+    .concat();
+    let first = blake3_128(&first);
+    let tail = b"\x02\0\0\0\x07\0\0\0\x08\x01\0\0\x03\x06\0\0\0\x01\0\0\0\x09\x08";
+    let second = blake3_128(&[b"llm-kvcache/node".as_slice(), &first, tail].concat());
+    let hashes = chain(&[5, 6, 7, 264, 1], 2, &keys);
+    assert_eq!(
+        hashes.iter().map(|hash| hash.to_bytes()).collect::<Vec<_>>(),
+        [first, second]
+    );
+}
+
+#[test]
+fn refuses_media_without_a_hash() {
+    let item = |offset, digest: &[u8]| Media {
+        offset,
+        digest: digest.to_vec(),
+    };
+    let check = |media| {
+        ChainKeys {
+            media,
+            ..ChainKeys::default()
+        }
+        .validate(4)
+    };
+    assert_eq!(check(vec![item(0, b"a"), item(3, b"b")]), Ok(()));
+    assert_eq!(
+        check(vec![item(1, b"a"), item(1, b"b")]),
+        Err(KeyError::MediaOrder(1))
+    );
+    assert_eq!(
+        check(vec![item(2, b"a"), item(1, b"b")]),
+        Err(KeyError::MediaOrder(1))
+    );
+    assert_eq!(check(vec![item(1, b"")]), Err(KeyError::EmptyDigest(1)));
+    assert_eq!(check(vec![item(4, b"a")]), Err(KeyError::MediaBeyondTokens(4)));
+}
+
+proptest! {
+    #[test]
+    fn chains_can_be_extended_in_any_steps(
+        tokens in prop::collection::vec(0..4_u32, 0..40), block_size in 1..6_usize, cut in 0..40_usize,
+    ) {
+        let keys = ChainKeys::default();
+        let mut hashes = chain(&tokens[..cut.min(tokens.len())], block_size, &keys);
+        extend_chain(&mut hashes, root_hash(block_size, &keys), &tokens, block_size, &[]);
+        prop_assert_eq!(hashes, chain(&tokens, block_size, &keys));
+    }
+
+    #[test]
+    fn equal_hashes_mean_equal_prefixes(
+        a in prop::collection::vec(0..2_u32, 0..12), b in prop::collection::vec(0..2_u32, 0..12),
+    ) {
+        let keys = ChainKeys::default();
+        for (i, (x, y)) in chain(&a, 2, &keys).iter().zip(chain(&b, 2, &keys)).enumerate() {
+            let end = 2 * (i + 1);
+            prop_assert_eq!(*x == y, a[..end] == b[..end]);
+        }
+    }
+
+    #[test]
+    fn the_index_agrees_with_a_map(operations in prop::collection::vec((0..6_u32, 0..5_u32, any::<bool>()), 0..60)) {
+        let names = (0..6).map(|token| chain(&[token], 1, &ChainKeys::default())[0]).collect::<Vec<_>>();
+        let mut index = PrefixIndex::new(5);
+        let mut model = HashMap::new();
+        for (name, block, insert) in operations {
+            if insert {
+                let fits = !model.contains_key(&name) && !model.values().any(|held| *held == block);
+                prop_assert_eq!(index.insert(names[name as usize], block), fits);
+                if fits {
+                    model.insert(name, block);
+                }
+            } else {
+                let before = model.len();
+                model.retain(|_, held| *held != block);
+                prop_assert_eq!(index.remove_block(block), model.len() < before);
+            }
+            for (name, hash) in names.iter().enumerate() {
+                prop_assert_eq!(index.get(*hash), model.get(&(name as u32)).copied());
+            }
+            prop_assert_eq!(index.len(), model.len());
+        }
+        prop_assert!(!index.insert(names[0], 5), "block 5 is outside the index");
+    }
+}
