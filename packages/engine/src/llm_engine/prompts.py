@@ -53,7 +53,11 @@ def to_tokens(tokenizer: Tokenizer | None, prompt: Prompt, *, field: str = "prom
     return TokensPrompt(tokenizer.encode(prompt), prompt)
 
 
-def chat_to_tokens(tokenizer: Tokenizer, messages: Conversation, **template_options: object) -> TokensPrompt:
+def chat_to_tokens(
+    tokenizer: Tokenizer,
+    messages: Conversation,
+    **template_options: Any,  # noqa: ANN401 - the template's variables are any JSON value
+) -> TokensPrompt:
     """Render a conversation with the model's chat template and encode it.
 
     The template writes the special tokens itself, so none are added on encoding (no second BOS).
