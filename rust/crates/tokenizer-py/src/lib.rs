@@ -1,8 +1,15 @@
-//! Python bindings.
+//! Python bindings of the `tokenizer` crate: conversion of arguments, the GIL, and errors. No logic of its own.
+
+mod detokenizer;
+mod errors;
+mod tokenizer;
+
 use pyo3::prelude::*;
 
 #[pymodule]
 #[pyo3(name = "_native")]
-fn native(_m: &Bound<'_, PyModule>) -> PyResult<()> {
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<tokenizer::NativeTokenizer>()?;
+    module.add_class::<detokenizer::NativeDetokenizer>()?;
     Ok(())
 }

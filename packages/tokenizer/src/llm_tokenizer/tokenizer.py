@@ -1,0 +1,193 @@
+"""Owns the `Tokenizer` that callers hold; knows nothing of file formats, of rows, or of how templates run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from llm_tokenizer.chat_template import ChatTemplates
+from llm_tokenizer.detokenizer import Detokenizer
+from llm_tokenizer.errors import InvalidArgument, TokenizerFileError
+from llm_tokenizer.token_ids import token_id_list
+from llm_tokenizer.tokenizer_files import LoadedTokenizer, load
+
+
+class Tokenizer:
+    """Encode, decode and render chats with one model's vocabulary. Immutable; safe to use from several threads."""
+
+    def __init__(self, loaded: LoadedTokenizer) -> None:
+        self._native = loaded.native
+        self._special_tokens = dict(loaded.special_tokens)
+        self._eos_ids = loaded.eos_ids
+        self._templates = ChatTemplates(loaded.chat_templates, self._special_tokens)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Tokenizer:
+        """Load a `tokenizer.json`, a `*.gguf` file, or a folder.
+
+        A folder holds `tokenizer.json` and, where there are, `tokenizer_config.json`, `special_tokens_map.json`,
+        `chat_template.jinja` and `additional_chat_templates/*.jinja`; or just one `*.gguf` file.
+
+        Raises:
+            TokenizerFileError: Nothing usable is there; the message says what and where.
+        """
+        try:
+            return cls(load(Path(path)))
+        except OSError as error:
+            raise TokenizerFileError(f"cannot read {path}: {error}") from error
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of `text`; the GIL is released meanwhile.
+
+        Args:
+            text: Any valid Unicode text. Text that spells a special token becomes that token.
+            add_special_tokens: Put the tokenizer's first and last tokens around it, where it has such.
+
+        Raises:
+            InvalidArgument: Not a string, or one with lone surrogates.
+        """
+        if not isinstance(text, str):
+            raise InvalidArgument("text", f"must be a string, is {type(text).__name__}")
+        try:
+            return self._native.encode(text, add_special_tokens)
+        except UnicodeEncodeError as error:
+            raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` for each text, in parallel.
+
+        Raises:
+            InvalidArgument: As `encode`; `texts` is named.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InvalidArgument("texts", "must be a sequence of strings")
+        try:
+            return self._native.encode_batch(list(texts), add_special_tokens)
+        except UnicodeEncodeError as error:
+            raise InvalidArgument("texts", f"one is not valid Unicode ({error.reason})") from error
+
+    def decode(self, ids: ArrayLike | Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids` as a whole. Bytes that are not UTF-8 become U+FFFD; spaces are not cleaned up.
+
+        Raises:
+            InvalidArgument: An id is outside the vocabulary.
+        """
+        return self._native.decode(token_id_list("ids", ids), skip_special_tokens)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Highest id + 1, added tokens included."""
+        return self._native.vocab_size
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that starts a text, where the files name one."""
+        return self._id_of("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, where the files name one."""
+        return self._id_of("eos_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The token that fills up rows, where the files name one."""
+        return self._id_of("pad_token")
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every token that the tokenizer's files call an end of text or of turn."""
+        return self._eos_ids
+
+    @cached_property
+    def special_token_ids(self) -> frozenset[int]:
+        """The tokens that a decode leaves out unless told otherwise."""
+        return frozenset(self._native.special_ids())
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Texts by name (`bos_token`, `eos_token`, ...), only the names that are set."""
+        return dict(self._special_tokens)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token's exact spelling in the vocabulary, or `None`."""
+        return self._native.token_to_id(token)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The spelling of a token in the vocabulary, or `None`; byte-level spellings show a space as `Ġ`."""
+        return self._native.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token adds inside a text; those of a part of a character for many tokens.
+
+        Raises:
+            InvalidArgument: The id is outside the vocabulary.
+        """
+        (checked,) = token_id_list("id", [token_id])
+        return self._native.token_bytes(checked)
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text, with U+FFFD where they are not UTF-8.
+
+        Raises:
+            InvalidArgument: The id is outside the vocabulary.
+        """
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the default chat template, or `None`."""
+        return self._templates.default
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template: str | None = None,
+        **variables: Any,  # noqa: ANN401  # template variables are any JSON value
+    ) -> str:
+        """The prompt text of a conversation, as transformers' `apply_chat_template(tokenize=False)` gives it.
+
+        The text holds the template's own first token, so encode it with `add_special_tokens=False`.
+
+        Args:
+            messages: Objects with a `role`; `content` is a string, `None`, or a list of parts, which the template
+                gets as they are. Keys whose value is `None` are left out.
+            tools: Tool descriptions (JSON schemas), handed to the template.
+            documents: Documents, handed to the template.
+            add_generation_prompt: End with the start of an assistant message.
+            continue_final_message: End inside the last message, so that the model goes on with it. Excludes
+                `add_generation_prompt`.
+            template: A template's source, or the name of one of the model's templates.
+            variables: Further variables of the template.
+
+        Raises:
+            InvalidArgument: The messages, tools or documents have the wrong form, or flags exclude each other.
+            TemplateError: No template, a malformed one, one that refused the messages, or one over its limits.
+        """
+        return self._templates.render(
+            messages,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template=template,
+            variables=variables,
+        )
+
+    def detokenizer(self) -> Detokenizer:
+        """A new detokenizer without rows."""
+        return Detokenizer(self._native.detokenizer())
+
+    def _id_of(self, name: str) -> int | None:
+        text = self._special_tokens.get(name)
+        return None if text is None else self._native.token_to_id(text)

@@ -1,0 +1,206 @@
+"""Owns the reading of tokenizer files into one `LoadedTokenizer`; knows nothing of encoding or rendering.
+
+Sources: a `tokenizer.json`, a GGUF file, or a folder of Hugging Face files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llm_tokenizer._native import NativeTokenizer
+from llm_tokenizer.errors import TokenizerFileError
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA_TOKENS = ("additional_special_tokens", "extra_special_tokens")
+_GGUF_EOS_ROLES = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+AddedToken = tuple[str, int | None, bool, bool, bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTokenizer:
+    """A tokenizer with what its files say around it.
+
+    Attributes:
+        native: Encodes and decodes.
+        special_tokens: Text by name (`bos_token`, ...), only the names that are set; what templates get.
+        eos_ids: Every id that the files call an end of text or of turn.
+        chat_templates: Jinja sources by name; the unnamed one is `default`.
+    """
+
+    native: NativeTokenizer
+    special_tokens: Mapping[str, str]
+    eos_ids: frozenset[int]
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(path: Path) -> LoadedTokenizer:
+    """Load the tokenizer at `path`: a folder, a `*.gguf` file, or a `tokenizer.json`.
+
+    Raises:
+        TokenizerFileError: Nothing usable is there; the message says what and where.
+    """
+    if not path.exists():
+        raise TokenizerFileError(f"no such file or folder: {path}")
+    if path.is_dir():
+        return _load_folder(path)
+    if path.suffix.lower() == ".gguf" or _starts_like_gguf(path):
+        return _load_gguf(path)
+    return _load_json(path, {}, {})
+
+
+def _starts_like_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise TokenizerFileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _load_gguf(path: Path) -> LoadedTokenizer:
+    native, facts = NativeTokenizer.from_gguf(path)
+    texts = {name: native.id_to_token(facts[f"{name}_id"]) for name in _NAMED_TOKENS if f"{name}_id" in facts}
+    return LoadedTokenizer(
+        native=native,
+        special_tokens={name: text for name, text in texts.items() if text is not None},
+        eos_ids=frozenset(facts[role] for role in _GGUF_EOS_ROLES if role in facts),
+        chat_templates=dict(facts["chat_templates"]),
+    )
+
+
+def _load_folder(folder: Path) -> LoadedTokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        ggufs = sorted(folder.glob("*.gguf"))
+        if len(ggufs) == 1:
+            return _load_gguf(ggufs[0])
+        raise TokenizerFileError(f"no tokenizer.json in {folder}")
+    config = {
+        **_read_object(folder / "special_tokens_map.json"),
+        **_read_object(folder / "tokenizer_config.json"),
+    }
+    return _load_json(path, config, _chat_templates(folder, config))
+
+
+def _load_json(path: Path, config: Mapping[str, Any], templates: Mapping[str, str]) -> LoadedTokenizer:
+    special_tokens = _special_tokens(config, path.parent)
+    ends = None
+    if "add_bos_token" in config or "add_eos_token" in config:
+        ends = (
+            special_tokens.get("bos_token") if config.get("add_bos_token") else None,
+            special_tokens.get("eos_token") if config.get("add_eos_token") else None,
+        )
+    try:
+        native = NativeTokenizer.from_json(
+            _read_bytes(path), _added_tokens(config, special_tokens, path.parent), ends
+        )
+    except TokenizerFileError as error:
+        raise TokenizerFileError(f"{path}: {error}") from error
+    eos = native.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+    return LoadedTokenizer(
+        native=native,
+        special_tokens=special_tokens,
+        eos_ids=frozenset() if eos is None else frozenset({eos}),
+        chat_templates=templates,
+    )
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TokenizerFileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(_read_bytes(path))
+    except ValueError as error:
+        raise TokenizerFileError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TokenizerFileError(f"{path} does not hold a JSON object")
+    return content
+
+
+def _token_text(value: object, name: str, folder: Path) -> str | None:
+    """A token that configuration files write as a string or as an object with its `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None or isinstance(value, str):
+        return value
+    raise TokenizerFileError(f"{name} in {folder} is neither a string nor an object with a content")
+
+
+def _special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    texts = {name: _token_text(config.get(name), name, folder) for name in _NAMED_TOKENS}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _added_tokens(config: Mapping[str, Any], special: Mapping[str, str], folder: Path) -> list[AddedToken]:
+    """Tokens that must be in the vocabulary: those of the configuration by id, then the special ones by name."""
+    decoder = config.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict) or not all(key.isdigit() for key in decoder):
+        raise TokenizerFileError(f"added_tokens_decoder in {folder} is not an object keyed by token id")
+    added = [
+        _added_token(value, int(key), folder)
+        for key, value in sorted(decoder.items(), key=lambda x: int(x[0]))
+    ]
+    listed = {token[0] for token in added}
+    extra = [value for name in _EXTRA_TOKENS for value in _listed(config.get(name))]
+    texts = [*special.values(), *(_token_text(value, "an extra special token", folder) for value in extra)]
+    for text in dict.fromkeys(texts):
+        if text is not None and text not in listed:
+            added.append((text, None, False, False, False, False, True))
+    return added
+
+
+def _listed(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list) else []
+
+
+def _added_token(value: object, token_id: int, folder: Path) -> AddedToken:
+    text = _token_text(value, f"added token {token_id}", folder)
+    if text is None or not isinstance(value, dict):
+        raise TokenizerFileError(f"the added token {token_id} in {folder} has no content")
+    flags = [
+        bool(value.get(name, False)) for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
+    ]
+    return (text, token_id, *flags)  # type: ignore[return-value]  # five flags, by construction
+
+
+def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name. A `chat_template.jinja` is the default, whatever the configuration says."""
+    templates: dict[str, str] = {}
+    listed = config.get("chat_template")
+    if isinstance(listed, str):
+        templates["default"] = listed
+    elif isinstance(listed, list):
+        for entry in listed:
+            if not isinstance(entry, dict) or not all(
+                isinstance(entry.get(key), str) for key in ("name", "template")
+            ):
+                raise TokenizerFileError(f"chat_template in {folder} has an entry without name and template")
+            templates[entry["name"]] = entry["template"]
+    elif listed is not None:
+        raise TokenizerFileError(f"chat_template in {folder} is neither a string nor a list")
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    for name, path in files.items():
+        if path.is_file():
+            templates[name] = _read_text(path)
+    return templates
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return _read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise TokenizerFileError(f"{path} is not UTF-8") from error

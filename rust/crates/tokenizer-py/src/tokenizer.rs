@@ -1,0 +1,115 @@
+//! The tokenizer class as Python sees it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use tokenizer::{AddedTokenSpec, TextTokenizer, gguf};
+
+use crate::detokenizer::NativeDetokenizer;
+use crate::errors::detached;
+
+/// Content, stated id, `single_word`, `lstrip`, `rstrip`, `normalized`, `special`.
+type AddedToken = (String, Option<u32>, bool, bool, bool, bool, bool);
+
+/// An immutable tokenizer; every method may be called from several threads at once.
+#[pyclass(frozen, module = "llm_tokenizer._native")]
+pub(crate) struct NativeTokenizer {
+    inner: Arc<TextTokenizer>,
+}
+
+#[pymethods]
+impl NativeTokenizer {
+    /// Load a tokenizer.json; `ends` replaces what encoding puts before and behind a text.
+    #[staticmethod]
+    fn from_json(
+        py: Python<'_>,
+        json: &[u8],
+        added: Vec<AddedToken>,
+        ends: Option<(Option<String>, Option<String>)>,
+    ) -> PyResult<Self> {
+        let specs: Vec<AddedTokenSpec> = added.into_iter().map(spec).collect();
+        let inner = detached(py, || {
+            let tokenizer = TextTokenizer::from_json(json)?.add_tokens(&specs)?;
+            match ends {
+                Some((bos, eos)) => tokenizer.with_ends(bos.as_deref(), eos.as_deref()),
+                None => Ok(tokenizer),
+            }
+        })?;
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Load the tokenizer inside a GGUF file; returns it with what the file says around it.
+    #[staticmethod]
+    fn from_gguf<'py>(py: Python<'py>, path: PathBuf) -> PyResult<(Self, Bound<'py, PyDict>)> {
+        let loaded = detached(py, || gguf::load(&path))?;
+        let facts = PyDict::new(py);
+        for (role, id) in &loaded.roles {
+            facts.set_item(format!("{role}_token_id"), id)?;
+        }
+        facts.set_item("add_bos_token", loaded.add_bos_token)?;
+        facts.set_item("add_eos_token", loaded.add_eos_token)?;
+        facts.set_item("chat_templates", loaded.chat_templates)?;
+        let inner = Arc::new(loaded.tokenizer);
+        Ok((Self { inner }, facts))
+    }
+
+    fn encode(&self, py: Python<'_>, text: &str, add_special_tokens: bool) -> PyResult<Vec<u32>> {
+        detached(py, || self.inner.encode(text, add_special_tokens))
+    }
+
+    fn encode_batch(
+        &self,
+        py: Python<'_>,
+        texts: Vec<String>,
+        add_special_tokens: bool,
+    ) -> PyResult<Vec<Vec<u32>>> {
+        detached(py, || self.inner.encode_batch(texts, add_special_tokens))
+    }
+
+    fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {
+        detached(py, || self.inner.decode(&ids, skip_special_tokens))
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> u32 {
+        self.inner.vocab_size()
+    }
+
+    fn special_ids(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        detached(py, || Ok(self.inner.special_ids()))
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    fn token_bytes<'py>(&self, py: Python<'py>, id: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = detached(py, || self.inner.token_bytes(id))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn detokenizer(&self) -> NativeDetokenizer {
+        NativeDetokenizer::new(Arc::clone(&self.inner))
+    }
+}
+
+fn spec(token: AddedToken) -> AddedTokenSpec {
+    let (content, id, single_word, lstrip, rstrip, normalized, special) = token;
+    AddedTokenSpec {
+        content,
+        id,
+        single_word,
+        lstrip,
+        rstrip,
+        normalized,
+        special,
+    }
+}

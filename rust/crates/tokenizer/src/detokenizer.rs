@@ -1,0 +1,328 @@
+//! Owns the rows of a batch while their tokens become text. Knows nothing of requests, models or Python.
+
+use std::sync::Arc;
+
+use crate::decode_state::DecodeState;
+use crate::decode_window::DecodeWindow;
+use crate::error::{Error, Result};
+use crate::stop_strings::StopStrings;
+use crate::text_tokenizer::TextTokenizer;
+use crate::token_table::Join;
+
+/// How a row's text is to be made.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Tokens before the first output token; they decide leading spaces and unfinished characters.
+    pub prompt_ids: Vec<u32>,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Strings that end the text.
+    pub stop: Vec<String>,
+    /// Keep the stop string in the text.
+    pub include_stop_str_in_output: bool,
+}
+
+/// What a step gave each of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepText {
+    /// Text that may be shown now.
+    pub texts: Vec<String>,
+    /// The stop string that ended the row in this step, or -1.
+    pub stops: Vec<i32>,
+}
+
+#[derive(Debug, Clone)]
+enum RowDecoder {
+    Table(DecodeState),
+    Window(DecodeWindow),
+}
+
+#[derive(Debug)]
+struct Row {
+    decoder: RowDecoder,
+    skip_special_tokens: bool,
+    /// Text of the prompt's unfinished end; dropped from the output where the output begins with it.
+    shown_by_prompt: String,
+    stops: Option<StopStrings>,
+    special_stops: Vec<(u32, usize)>,
+    stop_texts: Vec<String>,
+    stopped: bool,
+}
+
+/// Turns the tokens of many rows into text, one call a step.
+pub struct Detokenizer {
+    tokenizer: Arc<TextTokenizer>,
+    rows: Vec<Option<Row>>,
+    free: Vec<usize>,
+}
+
+impl Detokenizer {
+    /// A detokenizer without rows.
+    pub fn new(tokenizer: Arc<TextTokenizer>) -> Self {
+        Self {
+            tokenizer,
+            rows: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Open a row; returns its slot, which is free again after [`Self::finish`] or [`Self::close`].
+    pub fn open(&mut self, options: &OpenOptions) -> Result<usize> {
+        let row = Row::new(&self.tokenizer, options)?;
+        let slot = self.free.pop().unwrap_or(self.rows.len());
+        if slot == self.rows.len() {
+            self.rows.push(Some(row));
+        } else {
+            self.rows[slot] = Some(row);
+        }
+        Ok(slot)
+    }
+
+    /// Feed each row its new tokens: row `i` gets `ids[offsets[i]..offsets[i + 1]]`, or `ids[i]` without offsets.
+    ///
+    /// All arguments are checked before any row changes. Rows are taken in order.
+    pub fn step(&mut self, slots: &[i32], ids: &[i32], offsets: Option<&[i32]>) -> Result<StepText> {
+        let ids = self.checked_ids(ids)?;
+        let ranges = ranges(slots.len(), ids.len(), offsets)?;
+        for (at, &slot) in slots.iter().enumerate() {
+            let open = usize::try_from(slot)
+                .ok()
+                .and_then(|slot| self.rows.get(slot)?.as_ref());
+            if open.is_none() {
+                return Err(Error::invalid(
+                    "slots",
+                    format!("the slot {slot} at position {at} is not open"),
+                ));
+            }
+        }
+        let mut result = StepText {
+            texts: Vec::with_capacity(slots.len()),
+            stops: Vec::with_capacity(slots.len()),
+        };
+        for (&slot, range) in slots.iter().zip(ranges) {
+            let mut text = String::new();
+            let mut stop = None;
+            if let Some(row) = &mut self.rows[slot as usize] {
+                for &id in &ids[range] {
+                    stop = row.push(&self.tokenizer, id, &mut text)?;
+                    if stop.is_some() {
+                        break;
+                    }
+                }
+            }
+            result.texts.push(text);
+            result.stops.push(stop.map_or(-1, |index| index as i32));
+        }
+        Ok(result)
+    }
+
+    /// The row's text is complete: what was held back, cut at a stop string that it completes. Closes the slot.
+    pub fn finish(&mut self, slot: i64) -> Result<String> {
+        let index = self.open_slot(slot)?;
+        let mut text = String::new();
+        if let Some(row) = &mut self.rows[index] {
+            row.finish(&self.tokenizer, &mut text)?;
+        }
+        self.release(index);
+        Ok(text)
+    }
+
+    /// Drop the row and whatever it held.
+    pub fn close(&mut self, slot: i64) -> Result<()> {
+        let index = self.open_slot(slot)?;
+        self.release(index);
+        Ok(())
+    }
+
+    /// Rows open now.
+    pub fn num_open(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    fn release(&mut self, index: usize) {
+        self.rows[index] = None;
+        self.free.push(index);
+    }
+
+    fn open_slot(&self, slot: i64) -> Result<usize> {
+        usize::try_from(slot)
+            .ok()
+            .filter(|&index| self.rows.get(index).is_some_and(Option::is_some))
+            .ok_or_else(|| Error::invalid("slot", format!("the slot {slot} is not open")))
+    }
+
+    fn checked_ids(&self, ids: &[i32]) -> Result<Vec<u32>> {
+        if let Some(at) = ids.iter().position(|&id| id < 0) {
+            return Err(Error::invalid(
+                "ids",
+                format!("the token id {} at position {at} is negative", ids[at]),
+            ));
+        }
+        let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+        self.tokenizer.check_ids("ids", &ids)?;
+        Ok(ids)
+    }
+}
+
+fn ranges(rows: usize, ids: usize, offsets: Option<&[i32]>) -> Result<Vec<std::ops::Range<usize>>> {
+    let Some(offsets) = offsets else {
+        if ids != rows {
+            return Err(Error::invalid(
+                "ids",
+                format!("{ids} ids for {rows} slots; give offsets where a row has not one id"),
+            ));
+        }
+        return Ok((0..rows).map(|row| row..row + 1).collect());
+    };
+    let ascending = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+    let first = offsets.first().copied();
+    let last = offsets
+        .last()
+        .copied()
+        .and_then(|last| usize::try_from(last).ok());
+    if offsets.len() != rows + 1 || first != Some(0) || last != Some(ids) || !ascending {
+        return Err(Error::invalid(
+            "offsets",
+            format!("must be {} ascending numbers from 0 to {ids}", rows + 1),
+        ));
+    }
+    Ok(offsets
+        .windows(2)
+        .map(|pair| pair[0] as usize..pair[1] as usize)
+        .collect())
+}
+
+impl Row {
+    fn new(tokenizer: &TextTokenizer, options: &OpenOptions) -> Result<Self> {
+        tokenizer.check_ids("prompt_ids", &options.prompt_ids)?;
+        let stops = StopStrings::new(&options.stop, options.include_stop_str_in_output)?;
+        let (decoder, shown_by_prompt) = after_prompt(tokenizer, options);
+        let mut row = Self {
+            decoder,
+            skip_special_tokens: options.skip_special_tokens,
+            shown_by_prompt,
+            stops,
+            special_stops: Vec::new(),
+            stop_texts: options.stop.clone(),
+            stopped: false,
+        };
+        for (index, stop) in options.stop.iter().enumerate() {
+            if let Some(id) = tokenizer.token_to_id(stop).filter(|&id| row.skips(tokenizer, id)) {
+                row.special_stops.push((id, index));
+            }
+        }
+        Ok(row)
+    }
+
+    fn skips(&self, tokenizer: &TextTokenizer, id: u32) -> bool {
+        self.skip_special_tokens && tokenizer.table().is_special(id)
+    }
+
+    fn push(&mut self, tokenizer: &TextTokenizer, id: u32, out: &mut String) -> Result<Option<usize>> {
+        if self.stopped {
+            return Ok(None);
+        }
+        if self.skips(tokenizer, id) {
+            let special = self
+                .special_stops
+                .iter()
+                .find(|stop| stop.0 == id)
+                .map(|stop| stop.1);
+            return match special {
+                Some(index) => self.stop_at_special(tokenizer, index, out),
+                None => Ok(None),
+            };
+        }
+        let mut chunk = String::new();
+        match &mut self.decoder {
+            RowDecoder::Table(state) => state.push(tokenizer.table(), id, &mut chunk),
+            RowDecoder::Window(window) => window.push(tokenizer, id, &mut chunk)?,
+        }
+        Ok(self.show(&chunk, out))
+    }
+
+    /// A skipped special token that is itself a stop string: it ends the text although it is not in the text.
+    fn stop_at_special(
+        &mut self,
+        tokenizer: &TextTokenizer,
+        index: usize,
+        out: &mut String,
+    ) -> Result<Option<usize>> {
+        if let Some(earlier) = self.finish(tokenizer, out)? {
+            return Ok(Some(earlier));
+        }
+        if self.stops.as_ref().is_some_and(StopStrings::includes_stop) {
+            out.push_str(&self.stop_texts[index]);
+        }
+        Ok(Some(index))
+    }
+
+    /// Give out everything that is held. Returns a stop string that the pending text completes.
+    fn finish(&mut self, tokenizer: &TextTokenizer, out: &mut String) -> Result<Option<usize>> {
+        if self.stopped {
+            return Ok(None);
+        }
+        let mut chunk = String::new();
+        match &mut self.decoder {
+            RowDecoder::Table(state) => state.finish(tokenizer.table(), &mut chunk),
+            RowDecoder::Window(window) => window.finish(tokenizer, &mut chunk)?,
+        }
+        let stop = self.show(&chunk, out);
+        if let (None, Some(stops)) = (stop, &mut self.stops) {
+            stops.release(out);
+        }
+        self.stopped = true;
+        Ok(stop)
+    }
+
+    fn show(&mut self, chunk: &str, out: &mut String) -> Option<usize> {
+        let text = self.without_prompt_end(chunk);
+        let stop = match &mut self.stops {
+            Some(stops) => stops.feed(text, out),
+            None => {
+                out.push_str(text);
+                None
+            }
+        };
+        self.stopped |= stop.is_some();
+        stop
+    }
+
+    fn without_prompt_end<'a>(&mut self, mut chunk: &'a str) -> &'a str {
+        while let (Some(shown), Some(next)) = (self.shown_by_prompt.chars().next(), chunk.chars().next()) {
+            if shown != next {
+                self.shown_by_prompt.clear();
+                break;
+            }
+            self.shown_by_prompt.drain(..shown.len_utf8());
+            chunk = &chunk[next.len_utf8()..];
+        }
+        chunk
+    }
+}
+
+/// The decoder behind the prompt, and the text of the prompt's end that it still holds as pending.
+fn after_prompt(tokenizer: &TextTokenizer, options: &OpenOptions) -> (RowDecoder, String) {
+    let table = tokenizer.table();
+    let visible = options
+        .prompt_ids
+        .iter()
+        .copied()
+        .filter(|&id| !(options.skip_special_tokens && table.is_special(id)));
+    if table.join() == Join::Window {
+        let visible: Vec<u32> = visible.collect();
+        return (
+            RowDecoder::Window(DecodeWindow::after_prompt(&visible)),
+            String::new(),
+        );
+    }
+    let mut state = DecodeState::new(table);
+    let mut prompt_text = String::new();
+    for id in visible {
+        state.push(table, id, &mut prompt_text);
+        prompt_text.clear();
+    }
+    let mut shown = String::new();
+    state.clone().finish(table, &mut shown);
+    (RowDecoder::Table(state), shown)
+}

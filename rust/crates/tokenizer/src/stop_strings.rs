@@ -1,0 +1,212 @@
+//! Owns stop strings of one row: finds the first that completes, and holds back text that may belong to one.
+
+use crate::error::{Error, Result};
+
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
+
+/// A node of the Aho-Corasick automaton over the bytes of the stop strings.
+#[derive(Debug)]
+struct Node {
+    edges: Vec<(u8, u32)>,
+    fail: u32,
+    depth: usize,
+    /// The longest stop string that ends here.
+    hit: u32,
+}
+
+impl Node {
+    fn new(depth: usize) -> Self {
+        Self {
+            edges: Vec::new(),
+            fail: ROOT,
+            depth,
+            hit: NONE,
+        }
+    }
+
+    fn next(&self, byte: u8) -> Option<u32> {
+        self.edges.iter().find(|edge| edge.0 == byte).map(|edge| edge.1)
+    }
+}
+
+/// Watches the text of one row. Linear in the text, whatever the number of stop strings.
+#[derive(Debug)]
+pub(crate) struct StopStrings {
+    nodes: Vec<Node>,
+    lengths: Vec<usize>,
+    include: bool,
+    state: u32,
+    held: String,
+}
+
+impl StopStrings {
+    /// `None` where there is nothing to watch for. An empty stop string is an error.
+    pub(crate) fn new(stops: &[String], include: bool) -> Result<Option<Self>> {
+        if let Some(at) = stops.iter().position(String::is_empty) {
+            return Err(Error::invalid(
+                "stop",
+                format!("the stop string at position {at} is empty"),
+            ));
+        }
+        if stops.is_empty() {
+            return Ok(None);
+        }
+        let mut matcher = Self {
+            nodes: vec![Node::new(0)],
+            lengths: stops.iter().map(String::len).collect(),
+            include,
+            state: ROOT,
+            held: String::new(),
+        };
+        for (index, stop) in stops.iter().enumerate() {
+            matcher.insert(stop.as_bytes(), index as u32);
+        }
+        matcher.link();
+        Ok(Some(matcher))
+    }
+
+    fn insert(&mut self, stop: &[u8], index: u32) {
+        let mut at = ROOT;
+        for &byte in stop {
+            at = match self.nodes[at as usize].next(byte) {
+                Some(child) => child,
+                None => {
+                    let child = self.nodes.len() as u32;
+                    let depth = self.nodes[at as usize].depth + 1;
+                    self.nodes.push(Node::new(depth));
+                    self.nodes[at as usize].edges.push((byte, child));
+                    child
+                }
+            };
+        }
+        let hit = &mut self.nodes[at as usize].hit;
+        *hit = (*hit).min(index);
+    }
+
+    /// Breadth first: a node's failure link is known before its children are visited.
+    fn link(&mut self) {
+        let mut order: Vec<u32> = self.nodes[0].edges.iter().map(|edge| edge.1).collect();
+        let mut done = 0;
+        while done < order.len() {
+            let parent = order[done];
+            done += 1;
+            let fallback = self.nodes[parent as usize].fail;
+            if self.nodes[parent as usize].hit == NONE {
+                self.nodes[parent as usize].hit = self.nodes[fallback as usize].hit;
+            }
+            for (byte, child) in self.nodes[parent as usize].edges.clone() {
+                self.nodes[child as usize].fail = self.advance(fallback, byte);
+                order.push(child);
+            }
+        }
+    }
+
+    fn advance(&self, mut at: u32, byte: u8) -> u32 {
+        loop {
+            match self.nodes[at as usize].next(byte) {
+                Some(next) => return next,
+                None if at == ROOT => return ROOT,
+                None => at = self.nodes[at as usize].fail,
+            }
+        }
+    }
+
+    /// Take new text; what may be shown goes to `out`. Returns the stop string that completed first, of several
+    /// that complete at the same place the longest.
+    pub(crate) fn feed(&mut self, text: &str, out: &mut String) -> Option<usize> {
+        let start = self.held.len();
+        self.held.push_str(text);
+        for (offset, byte) in text.bytes().enumerate() {
+            self.state = self.advance(self.state, byte);
+            let hit = self.nodes[self.state as usize].hit;
+            if hit != NONE {
+                let end = start + offset + 1;
+                let cut = if self.include {
+                    end
+                } else {
+                    end - self.lengths[hit as usize]
+                };
+                out.push_str(&self.held[..cut]);
+                self.held.clear();
+                return Some(hit as usize);
+            }
+        }
+        let shown = self.held.len() - self.nodes[self.state as usize].depth;
+        out.push_str(&self.held[..shown]);
+        self.held.drain(..shown);
+        None
+    }
+
+    /// No text follows: what was held back may be shown.
+    pub(crate) fn release(&mut self, out: &mut String) {
+        out.push_str(&self.held);
+        self.held.clear();
+        self.state = ROOT;
+    }
+
+    pub(crate) fn includes_stop(&self) -> bool {
+        self.include
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a scan of the whole text says: the cut text and the stop that completed first.
+    fn reference(text: &str, stops: &[String], include: bool) -> (String, Option<usize>) {
+        for end in 1..=text.len() {
+            let longest = (0..stops.len())
+                .filter(|&index| text.as_bytes()[..end].ends_with(stops[index].as_bytes()))
+                .max_by_key(|&index| (stops[index].len(), usize::MAX - index));
+            if let Some(index) = longest {
+                let cut = if include { end } else { end - stops[index].len() };
+                return (text[..cut].to_owned(), Some(index));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    #[test]
+    fn equals_a_scan_for_every_cut_of_the_text() {
+        let stops: Vec<String> = ["two", "ne tw", "aab", "ab", "é!"].map(String::from).to_vec();
+        for text in ["one two three", "aaab", "xé!", "aaaaa", "", "net two ne tw"] {
+            for include in [false, true] {
+                for mask in 0_u32..1 << text.chars().count().saturating_sub(1).min(10) {
+                    let mut matcher = StopStrings::new(&stops, include).unwrap().unwrap();
+                    let (mut out, mut hit, mut chunk) = (String::new(), None, String::new());
+                    for (at, character) in text.chars().enumerate() {
+                        chunk.push(character);
+                        if mask >> at.min(31) & 1 == 0 && hit.is_none() {
+                            hit = matcher.feed(&chunk, &mut out);
+                            chunk.clear();
+                        }
+                    }
+                    if hit.is_none() {
+                        hit = matcher.feed(&chunk, &mut out);
+                    }
+                    if hit.is_none() {
+                        matcher.release(&mut out);
+                    }
+                    assert_eq!((out, hit), reference(text, &stops, include), "{text} {mask:b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn holds_back_no_more_than_a_possible_stop() {
+        let mut matcher = StopStrings::new(&["DEFG".to_owned()], false).unwrap().unwrap();
+        let mut out = String::new();
+        assert_eq!(matcher.feed("ABCDE", &mut out), None);
+        assert_eq!(out, "ABC");
+        assert_eq!(matcher.feed("X", &mut out), None);
+        assert_eq!(out, "ABCDEX");
+    }
+
+    #[test]
+    fn refuses_an_empty_stop_string() {
+        assert!(StopStrings::new(&[String::new()], false).is_err());
+    }
+}
