@@ -1,4 +1,4 @@
-"""Device mesh, collectives and executors for LLM inference; knows nothing of models, requests or schedulers."""
+"""Device mesh, collectives and executors for LLM inference; knows nothing of models or requests."""
 
 from llm_distributed.codec import MsgpackCodec
 from llm_distributed.errors import (

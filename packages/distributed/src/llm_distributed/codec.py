@@ -14,7 +14,7 @@ _ARRAY = 1
 
 
 class MsgpackCodec:
-    """Encodes None, bool, int, float, str, bytes, lists, tuples (as lists), dicts and numpy arrays of numbers."""
+    """Encodes None, bool, int, float, str, bytes, lists, tuples (as lists), dicts and arrays of numbers."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)

@@ -1,4 +1,4 @@
-"""The protocols of executors, workers and codecs; knows nothing of processes, sockets, models or plans' contents."""
+"""The protocols of executors, workers and codecs; knows nothing of processes, sockets or models."""
 
 from __future__ import annotations
 

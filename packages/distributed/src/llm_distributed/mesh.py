@@ -1,7 +1,7 @@
-"""The device mesh: named axes over ranks and the collectives along them; knows nothing of layers or processes.
+"""Named axes over ranks and the collectives along them; knows nothing of layers or processes.
 
-Ranks are laid out in row-major order over (dp, pp, cp, tp, ep), the last axis fastest. Layers ask for an axis, never
-for a rank. An axis of size 1 costs nothing: its collectives return their input.
+Ranks are laid out in row-major order over (dp, pp, cp, tp, ep), the last axis fastest. Layers ask for an axis,
+never for a rank. An axis of size 1 costs nothing: its collectives return their input.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import prod
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from llm_distributed.errors import MeshError
 
@@ -106,7 +107,7 @@ def rank_groups(axes: Mapping[str, int], axis: str) -> list[list[int]]:
 
 
 def connect(
-    axes: Mapping[str, int], rank: int, store: dist.Store, *, backend: str, timeout_s: float = 600.0
+    axes: Mapping[str, int], rank: int, store: Store, *, backend: str, timeout_s: float = 600.0
 ) -> DeviceMesh:
     """Joins the process group of this process and makes a group along every axis.
 

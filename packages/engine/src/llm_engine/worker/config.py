@@ -1,0 +1,66 @@
+"""What a worker is told at start and what it tells back after loading; knows nothing of requests."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the engine's options a worker needs; msgpack-able.
+
+    Attributes:
+        model: Alias, folder or file, as `llm_models.resolve` takes it.
+        dtype: "auto" (the checkpoint's on a GPU, float32 on a CPU) or a torch dtype name such as "bfloat16".
+        device: "auto", "cpu", "cuda" or "cuda:N"; a bare "cuda" becomes the rank's own device.
+        load_format: "auto" or "dummy".
+        max_model_len: Longest sequence in tokens; None takes the model's own limit.
+        block_size: Tokens in a KV block.
+        gpu_memory_fraction: Share of the device's memory that the engine may use in all.
+        kv_cache_bytes: Size of the KV cache; None sizes it by the rule of `kv_sizing`.
+        max_num_seqs: Number of slots.
+        max_num_batched_tokens: Most tokens in a step.
+        sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
+            limit.
+        threads: torch threads on a CPU; None leaves torch's choice.
+        progress: Show a progress bar while loading.
+    """
+
+    model: str
+    dtype: str = "auto"
+    device: str = "auto"
+    load_format: str = "auto"
+    max_model_len: int | None = None
+    block_size: int = 16
+    gpu_memory_fraction: float = 0.9
+    kv_cache_bytes: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    sampled_vocab_size: int | None = None
+    threads: int | None = None
+    progress: bool = False
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, tag="ModelInfo"):
+    """What `Worker.load` found.
+
+    Attributes:
+        architecture: The architecture's name, as the checkpoint states it.
+        vocab_size: Width of the logits.
+        max_model_len: The limit in force: the configured one, or the model's.
+        model_max_len: The model's own limit, in tokens.
+        kv_bytes_per_block: Bytes of one KV block over all layers, on this rank.
+        num_parameters: Parameters on this rank.
+        dtype: The torch dtype's name in force.
+        device: The device in force.
+        load_s: Seconds that loading took.
+    """
+
+    architecture: str
+    vocab_size: int
+    max_model_len: int
+    model_max_len: int
+    kv_bytes_per_block: int
+    num_parameters: int
+    dtype: str
+    device: str
+    load_s: float

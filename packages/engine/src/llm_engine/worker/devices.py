@@ -1,0 +1,54 @@
+"""Which device and which number format to use; knows nothing of models but one key of their config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from llm_engine.worker.errors import InvalidOption
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str) -> torch.device:
+    """The device meant by "auto", "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        InvalidOption: No such device on this machine.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidOption("device", f"{name!r} is no device") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidOption("device", f"must be cpu or cuda, got {name!r}")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= count:
+            raise InvalidOption("device", f"{name!r} is not there: torch sees {count} CUDA devices")
+        torch.cuda.set_device(device)
+    return device
+
+
+def pick_dtype(name: str, device: torch.device, model_config: Mapping[str, Any]) -> torch.dtype:
+    """The dtype meant by "auto" or a name.
+
+    "auto" is float32 on a CPU (half formats are slow on most), and on a GPU the checkpoint's own half format,
+    bfloat16 where it has none.
+
+    Raises:
+        InvalidOption: Not a dtype that is supported.
+    """
+    if name != "auto":
+        if name not in _DTYPES:
+            raise InvalidOption("dtype", f"must be auto, {', '.join(_DTYPES)}, got {name!r}")
+        return _DTYPES[name]
+    if device.type == "cpu":
+        return torch.float32
+    stated = str(model_config.get("dtype") or model_config.get("torch_dtype") or "").removeprefix("torch.")
+    return torch.float16 if stated == "float16" else torch.bfloat16

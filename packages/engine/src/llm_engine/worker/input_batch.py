@@ -1,0 +1,140 @@
+"""Turns a step plan into the model's inputs; knows nothing of sampling or of the model.
+
+The host computes what follows from the plan alone (lengths, positions), packs it into one copy, and the
+device reads the rest from the slot tables: token ids, block ids, and from them the places in the KV cache.
+Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from llm_kernels.ops import AttentionMetadata
+from llm_scheduler import StepPlan
+from numpy.typing import NDArray
+from torch import Tensor
+
+from llm_engine.worker.errors import PlanError
+from llm_engine.worker.slot_tables import SlotTables, TableUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class HostBatch:
+    """A plan's lengths on the host.
+
+    Attributes:
+        cu_query_lens: int32[R + 1], prefix sums of the rows' tokens.
+        context_lens: int32[R], tokens in the cache after the step.
+        sample_rows: int64[E], rows that yield a token.
+        num_tokens: Tokens in the step.
+        num_decodes: Leading rows with one token.
+        max_query_len: Longest row.
+        max_context_len: Longest context.
+    """
+
+    cu_query_lens: NDArray[np.int32]
+    context_lens: NDArray[np.int32]
+    sample_rows: NDArray[np.int64]
+    num_tokens: int
+    num_decodes: int
+    max_query_len: int
+    max_context_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """What the model runs on: int64[T] token ids, and the rows' description."""
+
+    input_ids: Tensor
+    metadata: AttentionMetadata
+
+
+def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
+    """Computes the lengths of a plan's rows and checks them against the slots.
+
+    Raises:
+        PlanError: No rows, an empty slot, a row longer than its tables or than its blocks.
+    """
+    if plan.num_rows == 0:
+        raise PlanError("a plan needs at least one row")
+    if not tables.in_use[plan.slots].all():
+        raise PlanError(f"slots without a request: {plan.slots[~tables.in_use[plan.slots]].tolist()}")
+    cu_query_lens = np.zeros(plan.num_rows + 1, np.int32)
+    np.cumsum(plan.num_tokens, out=cu_query_lens[1:])
+    context_lens = plan.num_computed + plan.num_tokens
+    if (plan.num_tokens < 1).any() or (
+        context_lens > tables.num_blocks[plan.slots] * tables.block_size
+    ).any():
+        raise PlanError("a row has no tokens, or more than its blocks hold")
+    longer = np.flatnonzero(plan.num_tokens != 1)
+    return HostBatch(
+        cu_query_lens=cu_query_lens,
+        context_lens=context_lens.astype(np.int32, copy=False),
+        sample_rows=np.flatnonzero(plan.samples),
+        num_tokens=int(cu_query_lens[-1]),
+        num_decodes=int(longer[0]) if longer.size else plan.num_rows,
+        max_query_len=int(plan.num_tokens.max()),
+        max_context_len=int(context_lens.max()),
+    )
+
+
+def input_arrays(plan: StepPlan, batch: HostBatch, update: TableUpdate) -> dict[str, NDArray[np.generic]]:
+    """The host's part of the inputs, for the step's one copy to the device."""
+    arrays: dict[str, NDArray[np.generic]] = {
+        "slots": plan.slots.astype(np.int64),
+        "positions": _positions(plan, batch),
+        "cu_query_lens": batch.cu_query_lens,
+        "context_lens": batch.context_lens,
+    }
+    if batch.max_query_len > 1:
+        arrays["token_slots"] = np.repeat(arrays["slots"], plan.num_tokens)
+    if len(batch.sample_rows) != batch.num_tokens:
+        arrays["last_tokens"] = batch.cu_query_lens[1:][batch.sample_rows].astype(np.int64) - 1
+    if len(update.values):
+        arrays["table_positions"], arrays["table_values"] = update.positions, update.values
+    if len(plan.copies):
+        copies = plan.copies.astype(np.int64)
+        arrays["copy_sources"], arrays["copy_targets"] = copies[:, 0].copy(), copies[:, 1].copy()
+    for index, row in enumerate(plan.admitted):
+        arrays[f"tokens_{index}"] = row.token_ids.astype(np.int32, copy=False)
+    return arrays
+
+
+def update_tables(plan: StepPlan, sent: Mapping[str, Tensor], tables: SlotTables) -> None:
+    """Writes new rows' tokens and new blocks into the device's tables."""
+    for index, row in enumerate(plan.admitted):
+        tables.write_tokens(row.slot, sent[f"tokens_{index}"])
+    if "table_positions" in sent:
+        tables.block_tables.view(-1).index_copy_(0, sent["table_positions"], sent["table_values"])
+
+
+def model_inputs(batch: HostBatch, sent: Mapping[str, Tensor], tables: SlotTables) -> ModelInputs:
+    """Reads token ids and cache places from the tables, on the device."""
+    positions = sent["positions"]
+    token_slots = sent.get("token_slots", sent["slots"])
+    input_ids = tables.token_ids[token_slots, positions].long()
+    block_size = tables.block_size
+    blocks = tables.block_tables[token_slots, positions // block_size].long()
+    width = -(-batch.max_context_len // block_size)
+    return ModelInputs(
+        input_ids,
+        AttentionMetadata(
+            cu_query_lens=sent["cu_query_lens"],
+            context_lens=sent["context_lens"],
+            block_tables=tables.block_tables[:, :width].index_select(0, sent["slots"]),
+            slot_mapping=blocks * block_size + positions % block_size,
+            positions=positions,
+            num_decodes=batch.num_decodes,
+            max_query_len=batch.max_query_len,
+            max_context_len=batch.max_context_len,
+        ),
+    )
+
+
+def _positions(plan: StepPlan, batch: HostBatch) -> NDArray[np.int64]:
+    if batch.max_query_len == 1:
+        return plan.num_computed.astype(np.int64)
+    shift = plan.num_computed.astype(np.int64) - batch.cu_query_lens[:-1]
+    return np.arange(batch.num_tokens, dtype=np.int64) + np.repeat(shift, plan.num_tokens)

@@ -1,0 +1,165 @@
+"""Runs step plans on one device: tables, inputs, model, draw; an assembly of the parts beside it.
+
+On a GPU `launch` only queues work; nothing in it waits for the device. On a CPU the step is done when it
+returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from llm_models import Decoder
+from llm_scheduler import StepPlan
+from torch import Tensor
+
+from llm_engine.worker.input_batch import HostBatch, input_arrays, measure, model_inputs, update_tables
+from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
+from llm_engine.worker.prompt_logprobs import score_positions
+from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
+from llm_engine.worker.slot_params import SlotParams
+from llm_engine.worker.slot_tables import SlotTables, TableUpdate
+from llm_engine.worker.upload import upload
+
+KVCaches = Sequence[tuple[Tensor, Tensor]]
+
+
+class ModelRunner:
+    """The state of one rank between steps, and the step.
+
+    Args:
+        model: The decoder, loaded.
+        kv_caches: Key and value cache of every layer.
+        num_slots: Rows that can be live at once.
+        max_model_len: Longest sequence in tokens.
+        block_size: Tokens in a KV block.
+        sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        kv_caches: KVCaches,
+        *,
+        num_slots: int,
+        max_model_len: int,
+        block_size: int,
+        sampled_vocab_size: int | None = None,
+    ) -> None:
+        self.model = model
+        self.kv_caches = kv_caches
+        self.device = model.device
+        self.sampled_vocab_size = sampled_vocab_size
+        self.tables = SlotTables(num_slots, max_model_len, block_size, self.device)
+        self.params = SlotParams(num_slots)
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """Runs a plan. Plans must come in order; two may be in flight.
+
+        Raises:
+            PlanError: The plan does not fit the slots.
+        """
+        update = self._apply_admissions(plan)
+        batch = measure(plan, self.tables)
+        rows = batch.sample_rows
+        sampling = self._plan_sampling(plan, batch)
+        arrays = input_arrays(plan, batch, update)
+        if sampling is not None:
+            arrays.update(sampling.arrays)
+        sent = upload(arrays, self.device)
+        update_tables(plan, sent, self.tables)
+        self._copy_blocks(sent)
+        inputs = model_inputs(batch, sent, self.tables)
+        hidden_TE = self.model(inputs.input_ids, inputs.metadata, self.kv_caches)
+        chunks, faults = self._score_prompts(plan, batch, hidden_TE)
+        sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
+        launched = Launched(
+            step_id=plan.step_id,
+            num_rows=plan.num_rows,
+            sample_rows=rows,
+            sampled=sampled,
+            logprob_rows=_logprob_rows(sampling, rows),
+            prompt_chunks=chunks,
+            faults=faults,
+        )
+        return PendingStep(launched, self._record_event())
+
+    def reset(self) -> None:
+        """Forgets every slot."""
+        every = np.arange(self.tables.num_slots, dtype=np.int32)
+        self.tables.release(every)
+        self.params.release(every)
+
+    def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
+        self.tables.release(plan.released)
+        self.params.release(plan.released)
+        for row in plan.admitted:
+            self.tables.admit(row)
+            self.params.admit(row)
+        return self.tables.append_blocks(plan.slots, plan.new_blocks[0])
+
+    def _plan_sampling(self, plan: StepPlan, batch: HostBatch) -> SamplingPlan | None:
+        rows = batch.sample_rows
+        if not rows.size:
+            return None
+        return plan_sampling(self.params, plan.slots[rows], batch.context_lens[rows], self.tables.max_tokens)
+
+    def _copy_blocks(self, sent: Mapping[str, Tensor]) -> None:
+        if "copy_sources" not in sent:
+            return
+        for caches in self.kv_caches:
+            for cache in caches:
+                cache.index_copy_(0, sent["copy_targets"], cache.index_select(0, sent["copy_sources"]))
+
+    def _logits(self, hidden_RE: Tensor) -> Tensor:
+        return self.model.logits(hidden_RE)[:, : self.sampled_vocab_size]
+
+    def _draw(self, sampling: SamplingPlan, hidden_TE: Tensor, sent: Mapping[str, Tensor]) -> Sampled:
+        last = sent.get("last_tokens")
+        logits_EV = self._logits(hidden_TE if last is None else hidden_TE.index_select(0, last))
+        return draw(sampling, logits_EV, sent, self.tables)
+
+    def _score_prompts(
+        self, plan: StepPlan, batch: HostBatch, hidden_TE: Tensor
+    ) -> tuple[dict[int, PromptChunk], dict[int, str]]:
+        """Logprobs of prompt tokens, for the rows that still owe some."""
+        chunks: dict[int, PromptChunk] = {}
+        faults: dict[int, str] = {}
+        for row in np.flatnonzero(self.params.wants_prompt_logprobs[plan.slots]).tolist():
+            slot, begin = int(plan.slots[row]), int(plan.num_computed[row])
+            collector = self.params.prompt_logprobs[slot]
+            if begin != collector.planned:
+                self.params.drop_prompt_logprobs(slot)
+                faults[row] = (
+                    f"prompt logprobs: position {collector.planned} was never computed; "
+                    "the request must not match cached prefixes"
+                )
+                continue
+            collector.planned = begin + int(plan.num_tokens[row])
+            # The last prompt token has no successor in the prompt.
+            end = min(collector.planned, collector.num_prompt_tokens - 1)
+            targets = self.tables.token_ids[slot, begin + 1 : end + 1].long()
+            start = int(batch.cu_query_lens[row])
+            hidden = hidden_TE[start : start + end - begin]
+            entries = score_positions(hidden, targets, collector.num_top, self._logits)
+            is_last = collector.planned >= collector.num_prompt_tokens
+            chunks[row] = PromptChunk(collector, entries, is_last)
+            if is_last:
+                self.params.drop_prompt_logprobs(slot)
+        return chunks, faults
+
+    def _record_event(self) -> torch.cuda.Event | None:
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+
+def _logprob_rows(sampling: SamplingPlan | None, sample_rows: np.ndarray) -> list[tuple[int, int]]:
+    if sampling is None or not sampling.num_logprobs:
+        return []
+    rows = sample_rows[sampling.arrays["sample_logprob_rows"]].tolist()
+    return list(zip(rows, sampling.num_logprobs, strict=True))

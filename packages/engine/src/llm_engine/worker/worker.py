@@ -1,0 +1,153 @@
+"""One rank's worker: loads the model, owns the KV cache, runs plans; knows nothing of requests' text."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from llm_distributed import DeviceMesh
+from llm_models import Decoder, load_model, resolve
+from llm_scheduler import StepPlan
+
+from llm_engine.worker.config import ModelInfo, WorkerConfig
+from llm_engine.worker.devices import pick_device, pick_dtype
+from llm_engine.worker.errors import InvalidOption, WorkerError
+from llm_engine.worker.kv_sizing import count_blocks
+from llm_engine.worker.model_runner import ModelRunner
+from llm_engine.worker.pending_step import PendingStep
+
+
+@dataclass(slots=True)
+class _Loaded:
+    model: Decoder
+    info: ModelInfo
+
+
+class Worker:
+    """What an executor runs on a rank.
+
+    Calls in order: `load`, `size_kv_cache`, `allocate_kv`, then `execute` for each plan.
+
+    Args:
+        mesh: The rank's view of the mesh.
+        config: What to load and how.
+
+    Raises:
+        InvalidOption: The mesh asks for sharding, which the models do not do yet, or an option is out of
+            range.
+    """
+
+    def __init__(self, mesh: DeviceMesh, config: WorkerConfig) -> None:
+        if mesh.world_size != 1:
+            raise InvalidOption("world_size", f"models cannot be sharded yet, got {mesh.world_size} ranks")
+        self._config = config
+        self._device = pick_device(config.device)
+        if config.threads is not None:
+            if config.threads < 1:
+                raise InvalidOption("threads", f"must be at least 1, got {config.threads}")
+            torch.set_num_threads(config.threads)
+        self._loaded: _Loaded | None = None
+        self._runner: ModelRunner | None = None
+
+    def load(self) -> ModelInfo:
+        """Finds the model and loads its weights.
+
+        Raises:
+            InvalidOption: `dtype` or `max_model_len` does not go with the model.
+            ModelError: What `llm_models` raises for missing or broken files.
+        """
+        started = time.perf_counter()
+        config, files = self._config, resolve(self._config.model)
+        dtype = pick_dtype(config.dtype, self._device, files.config)
+        model = load_model(
+            files,
+            dtype=dtype,
+            device=self._device,
+            load_format="dummy" if config.load_format == "dummy" else "auto",
+            progress=config.progress,
+        )
+        limit = model.spec.max_positions
+        if config.max_model_len is not None and not 0 < config.max_model_len <= limit:
+            raise InvalidOption(
+                "max_model_len", f"must be from 1 to the model's {limit}, got {config.max_model_len}"
+            )
+        info = ModelInfo(
+            architecture=str((files.config.get("architectures") or ["unknown"])[0]),
+            vocab_size=model.spec.embedding.vocab_size,
+            max_model_len=config.max_model_len or limit,
+            model_max_len=limit,
+            kv_bytes_per_block=model.kv_bytes_per_block(config.block_size),
+            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+            dtype=str(dtype).removeprefix("torch."),
+            device=str(self._device),
+            load_s=time.perf_counter() - started,
+        )
+        self._loaded = _Loaded(model, info)
+        return info
+
+    def size_kv_cache(self) -> int:
+        """Number of KV blocks that fit on this rank.
+
+        Raises:
+            KVCacheTooSmall: They do not hold one longest request; the message says what to lower.
+        """
+        return count_blocks(self._need_loaded().model, self._config)
+
+    def allocate_kv(self, num_blocks: int) -> ModelInfo:
+        """Allocates the KV cache and the slot tables; may be called again to change the size.
+
+        Returns:
+            The model's description, with `max_model_len` lowered to what the cache holds where it was left
+            open.
+
+        Raises:
+            InvalidOption: No blocks, or fewer than one request of the configured `max_model_len` needs.
+        """
+        loaded, config = self._need_loaded(), self._config
+        holds = num_blocks * config.block_size
+        if num_blocks < 1 or holds < (config.max_model_len or 1):
+            raise InvalidOption("num_blocks", f"{num_blocks} blocks hold less than max_model_len tokens")
+        info = msgspec.structs.replace(
+            loaded.info, max_model_len=min(config.max_model_len or loaded.info.model_max_len, holds)
+        )
+        self._runner = None
+        caches = loaded.model.allocate_kv_caches(num_blocks, config.block_size)
+        self._runner = ModelRunner(
+            loaded.model,
+            caches,
+            num_slots=config.max_num_seqs,
+            max_model_len=info.max_model_len,
+            block_size=config.block_size,
+            sampled_vocab_size=config.sampled_vocab_size,
+        )
+        self._loaded = _Loaded(loaded.model, info)
+        return info
+
+    def execute(self, plan: StepPlan) -> PendingStep:
+        """Launches a plan; plans in order, at most two in flight, results taken in order.
+
+        Raises:
+            PlanError: The plan does not fit the slots.
+        """
+        if self._runner is None:
+            raise WorkerError("no KV cache yet: call allocate_kv first")
+        return self._runner.launch(plan)
+
+    def reset(self) -> None:
+        """Forgets every slot; the KV cache's contents are not cleared."""
+        if self._runner is not None:
+            self._runner.reset()
+
+    def _need_loaded(self) -> _Loaded:
+        if self._loaded is None:
+            raise WorkerError("no model yet: call load first")
+        return self._loaded
+
+
+def create_worker(mesh: DeviceMesh, *, config: WorkerConfig | dict[str, object]) -> Worker:
+    """The factory for executors; `config` may be plain data that crossed a process border."""
+    if isinstance(config, dict):
+        config = msgspec.convert(config, WorkerConfig)
+    return Worker(mesh, config)
