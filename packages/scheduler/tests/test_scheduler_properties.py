@@ -26,7 +26,6 @@ class RandomRun:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.block_size = rng.choice([1, 2, 4])
-        self.num_blocks = rng.randint(4, 24)
         self.rule = TokenRule(vocab_size=rng.choice([2, 10, 50]))
         self.config = SchedulerConfig(
             max_model_len=rng.randint(8, 48),
@@ -37,6 +36,8 @@ class RandomRun:
             long_prefill_tokens=rng.choice([None, None, 3]),
             max_plans_in_flight=rng.choice([1, 2, 2, 3]),
         )
+        longest = -(-self.config.max_model_len // self.block_size)
+        self.num_blocks = max(1, longest + rng.randint(-1, 3 + longest // 2))
         self.cache = KVCache(
             [FullAttention(self.block_size)], self.num_blocks, enable_prefix_caching=rng.random() < 0.8
         )

@@ -1,5 +1,4 @@
 """The exceptions of the scheduler library; knows nothing of what raises them."""
-# ruff: noqa: N818 - the names are the contract of docs/interfaces.md
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -38,10 +39,8 @@ class Ragged:
     def from_rows(cls, rows: Sequence[Sequence[int] | Int32]) -> Ragged:
         """Join rows of integers into one ragged array."""
         offsets = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        if not len(rows):
-            return cls(np.empty(0, np.int32), offsets)
-        return cls(np.concatenate([np.asarray(row, np.int32) for row in rows]), offsets)
+        np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
+        return cls(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -52,7 +52,8 @@ class RequestState:
     Attributes:
         request: What was asked; its ``token_ids`` is a private int32 array.
         key: Place in the policy's order; unique.
-        limit: Tokens at which it ends with "length".
+        max_outputs: Outputs at which it ends with "length".
+        stop_token_ids: The request's, at hand for every token.
         outputs: Tokens known so far beyond the prompt.
         seq: Its sequence in the cache, or -1 before the first try to admit it.
         slot: Its slot, or -1 while it waits.
@@ -63,7 +64,8 @@ class RequestState:
 
     request: Request
     key: OrderKey
-    limit: int
+    max_outputs: int
+    stop_token_ids: frozenset[int]
     outputs: array[int] = field(default_factory=lambda: array("i"))
     seq: int = -1
     slot: int = -1

@@ -66,10 +66,12 @@ class TokenBudgetScheduler:
         request = checked_request(request, self._config.max_model_len)
         if request.request_id in self._requests:
             raise DuplicateRequest(request.request_id)
-        limit = min(len(request.token_ids) + request.max_tokens, self._config.max_model_len)
-        require_fits(limit, self._cache)
-        self._gate.require_room(len(request.token_ids), self._waiting)
-        state = RequestState(request, (*self._policy.key(request), self._num_added), limit)
+        num_prompt_tokens = len(request.token_ids)
+        max_outputs = min(request.max_tokens, self._config.max_model_len - num_prompt_tokens)
+        require_fits(num_prompt_tokens + max_outputs, self._cache)
+        self._gate.require_room(num_prompt_tokens, self._waiting)
+        key = (*self._policy.key(request), self._num_added)
+        state = RequestState(request, key, max_outputs, request.stop_token_ids)
         self._num_added += 1
         self._requests[request.request_id] = state
         self._waiting.add(state)
@@ -107,6 +109,10 @@ class TokenBudgetScheduler:
         occupied = self._land(flight)
         slots = flight.slots[occupied]
         outputs = self._take_results(flight.states, tokens, result)
+        if result.faults:
+            # Also where the request had ended before its row went wrong.
+            faulty = np.isin(np.arange(len(occupied)), list(result.faults)) & occupied
+            self._table.ended[flight.slots[faulty]] = FAILED
         self._residency.commit(slots, (flight.plan.num_computed + flight.plan.num_tokens)[occupied])
         self._residency.give_back_idle(slots)
         return outputs
@@ -227,25 +233,34 @@ class TokenBudgetScheduler:
         takers: list[RequestState] = []
         taken: list[list[int]] = []
         ended: list[tuple[RequestState, str]] = []
+        faults, logprobs, prompt_logprobs = result.faults, result.logprobs, result.prompt_logprobs
         for row, (state, new) in enumerate(zip(states, tokens, strict=True)):
             if state.finished:
                 continue
-            if row in result.faults:
-                outputs.append(_error_output(state, result.faults[row]))
+            if row in faults:
+                outputs.append(_error_output(state, faults[row]))
                 ended.append((state, "error"))
                 continue
-            if not new and row not in result.prompt_logprobs:
-                continue
-            output = RowOutput(state.request.request_id, new, num_cached_tokens=state.num_cached_tokens)
-            output.logprobs = result.logprobs.get(row)
-            output.prompt_logprobs = result.prompt_logprobs.get(row)
-            outputs.append(output)
+            reason = stop_token = None
             if new:
-                output.tokens, output.finish_reason, output.stop_token = take_tokens(state, new)
+                new, reason, stop_token = take_tokens(state, new)
                 takers.append(state)
-                taken.append(output.tokens)
-                if output.finish_reason is not None:
-                    ended.append((state, output.finish_reason))
+                taken.append(new)
+                if reason is not None:
+                    ended.append((state, reason))
+            elif row not in prompt_logprobs:
+                continue
+            outputs.append(
+                RowOutput(
+                    state.request.request_id,
+                    new,
+                    reason,
+                    stop_token,
+                    state.num_cached_tokens,
+                    logprobs.get(row),
+                    prompt_logprobs.get(row),
+                )
+            )
         self._residency.append(takers, taken)
         for state, reason in ended:
             self._end(state, reason)
@@ -253,7 +268,7 @@ class TokenBudgetScheduler:
 
     def _require_single_tokens(self, flight: PlanInFlight, tokens: list[list[int]]) -> None:
         """Refuse several tokens of a row that a later plan holds: that plan counts on one."""
-        several = np.fromiter((len(new) > 1 for new in tokens), np.bool_, len(tokens))
+        several = np.fromiter(map(len, tokens), np.int64, len(tokens)) > 1
         if not several.any():
             return
         held = self._table.still_occupied(flight.slots, flight.generations) & (

@@ -65,7 +65,7 @@ class SlotTable:
         self.seq[slot] = state.seq
         self.known[slot] = self.reserved[slot] = state.num_known_tokens
         self.computed[slot] = num_computed
-        self.limit[slot] = state.limit
+        self.limit[slot] = state.num_prompt_tokens + state.max_outputs
 
     def mark_ended(self, slot: int, how: int) -> None:
         """Note that the occupant ended; the slot is still held."""

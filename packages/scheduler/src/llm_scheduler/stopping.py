@@ -18,12 +18,11 @@ def take_tokens(state: RequestState, tokens: list[int]) -> tuple[list[int], str 
         The tokens taken, the finish reason ("stop", "length" or None), and the stop token or None.
     """
     outputs = state.outputs
-    request = state.request
-    room = state.limit - state.num_known_tokens
-    for index, token in enumerate(tokens, start=1):
+    num_before = len(outputs)
+    for token in tokens:
         outputs.append(token)
-        if token in request.stop_token_ids and len(outputs) > request.min_tokens:
-            return tokens[:index], "stop", token
-        if index == room:
-            return tokens[:index], "length", None
+        if token in state.stop_token_ids and len(outputs) > state.request.min_tokens:
+            return tokens[: len(outputs) - num_before], "stop", token
+        if len(outputs) == state.max_outputs:
+            return tokens[: len(outputs) - num_before], "length", None
     return tokens, None, None
