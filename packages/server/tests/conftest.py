@@ -113,7 +113,7 @@ class EngineDouble:
             ]
         # The last choice first, so that siblings must wait for the prompt's logprobs.
         order = [index for _ in range(limit) for index in reversed(range(params.n))]
-        pending = {index: b"" for index in range(params.n)}
+        pending = dict.fromkeys(range(params.n), b"")
         position = dict.fromkeys(range(params.n), 0)
         deltas = []
         for index in order:

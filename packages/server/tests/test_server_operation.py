@@ -14,6 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
+async def until(condition) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 -- what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
 def values(text: str) -> dict[str, float]:
     return {
         sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
@@ -108,8 +114,7 @@ async def test_drain_lets_running_requests_finish(client, engine):
     engine.gate = asyncio.Event()
     lifecycle = client.app.state.context.lifecycle
     running = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
-    while engine.live == 0:
-        await asyncio.sleep(0.001)
+    await until(lambda: engine.live > 0)
     lifecycle.begin_drain()
     assert not await lifecycle.wait_idle(0.01)
     response = await client.post("/v1/chat/completions", json=CHAT)
@@ -203,11 +208,9 @@ async def test_disconnect_aborts_at_once(client, engine, stream, after_first_tok
         "asgi": {"version": "3.0", "spec_version": "2.3"},
     }
     serving = asyncio.create_task(client.app(scope, receive, send))
-    while engine.live == 0:
-        await asyncio.sleep(0.001)
+    await until(lambda: engine.live > 0)
     if after_first_token:
-        while len(sent) < 3:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(sent) >= 3)
     gone.set()
     await asyncio.wait_for(serving, 1)
     assert engine.live == 0

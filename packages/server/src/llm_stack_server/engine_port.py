@@ -43,7 +43,7 @@ class TextCodec(Protocol):
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **variables: object,
+        **variables: Any,  # noqa: ANN401 -- template variables are any JSON value
     ) -> str:
         """The conversation as prompt text; raises `llm_tokenizer.TemplateError`."""
         ...

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from llm_engine.errors import ContextLengthExceeded, EngineBusy, EngineDead, InvalidRequest, RequestFailed
-from llm_tokenizer import TemplateError
+from llm_tokenizer import InvalidArgument, TemplateError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -47,6 +47,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return InvalidField(
                 "messages", f"the chat template refuses these messages: {error}", code="template_error"
             )
+        case InvalidArgument():
+            return InvalidField(error.field, str(error))
         case ValidationError():
             return from_validation(error)
         case _:
@@ -123,6 +125,7 @@ def install(app: FastAPI) -> None:
         EngineDead,
         RequestFailed,
         TemplateError,
+        InvalidArgument,
         ValidationError,
     )
     handlers: dict[type[Exception], Any] = dict.fromkeys(handled, _on_error)

@@ -30,6 +30,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.in_flight = 0
+        self.stalled = False  # the engine's loop has not turned for long
         self._engine: Engine | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,6 +78,10 @@ class Lifecycle:
             return Unavailable("the model is still loading", code="starting", retry_after_s=_RETRY_AFTER_S)
         if not self._engine.is_healthy():
             return Unavailable("the engine is not running", code="engine_dead", retry_after_s=_RETRY_AFTER_S)
+        if self.stalled:
+            return Unavailable(
+                "the engine does not answer", code="engine_stalled", retry_after_s=_RETRY_AFTER_S
+            )
         return None
 
     def enter(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 from llm_engine import EngineOptions
-from llm_engine.errors import EngineError
+from llm_engine.errors import EngineDead, EngineError
 
 from llm_stack_server.app import create_app
 from llm_stack_server.context import Context
@@ -24,6 +24,8 @@ from llm_stack_server.settings import ServerSettings
 
 _LOG = logging.getLogger("llm_stack_server")
 _HEALTH_INTERVAL_S = 0.5
+_HEARTBEAT_INTERVAL_S = 5.0
+_STALL_S = 60.0  # longer than any step should take, on a loaded CPU too
 _DEATH_GRACE_S = (
     5.0  # answers 503 for so long after the engine died, then exits for a supervisor to restart it
 )
@@ -137,11 +139,26 @@ class Serving:
             return None
 
     async def _watch(self, engine: Engine) -> None:
-        """Return when the engine has died."""
-        while True:
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
-            if not engine.is_healthy():
-                return
+        """Return when the engine has died; meanwhile prove that its loop turns."""
+        heartbeat = asyncio.ensure_future(self._heartbeat(engine))
+        try:
+            while True:
+                await asyncio.sleep(_HEALTH_INTERVAL_S)
+                if not engine.is_healthy():
+                    return
+        finally:
+            heartbeat.cancel()
+
+    async def _heartbeat(self, engine: Engine) -> None:
+        """A snapshot goes through the core's step loop, so it shows that the loop turns."""
+        with contextlib.suppress(EngineDead):  # `_watch` sees it too
+            while True:
+                stats = asyncio.ensure_future(engine.stats())
+                done, _ = await asyncio.wait({stats}, timeout=_STALL_S)
+                self._context.lifecycle.stalled = not done
+                await stats
+                self._context.lifecycle.stalled = False
+                await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
     async def _report_death(self) -> int:
         _say("error: the engine has died; answering 503 for a moment, then exiting")

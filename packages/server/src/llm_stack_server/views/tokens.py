@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 
+from llm_tokenizer import InvalidArgument
+
 from llm_stack_server.engine_port import Engine
 
 
@@ -17,9 +19,15 @@ class TokenTexts:
     def show(self, token_id: int) -> tuple[str, bytes]:
         r"""The token's text and bytes. Bytes that are no whole character are shown as ``bytes:\xf0\x9f``."""
         if token_id not in self._shown:
-            raw = self._engine.tokenizer.token_bytes(token_id)
-            self._shown[token_id] = (_text_of(raw), raw)
+            self._shown[token_id] = self._look_up(token_id)
         return self._shown[token_id]
+
+    def _look_up(self, token_id: int) -> tuple[str, bytes]:
+        try:
+            raw = self._engine.tokenizer.token_bytes(token_id)
+        except InvalidArgument:  # logits are often padded beyond the tokenizer's vocabulary
+            return f"token_id:{token_id}", b""
+        return _text_of(raw), raw
 
     def text(self, token_id: int) -> str:
         """The token's text alone."""
