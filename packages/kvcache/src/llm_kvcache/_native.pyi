@@ -9,6 +9,8 @@ _Int32: TypeAlias = NDArray[np.int32]
 _Int64: TypeAlias = NDArray[np.int64]
 _Keys: TypeAlias = tuple[bytes | None, str | None, list[tuple[int, bytes]]]
 
+__all__ = ["HASH_VERSION", "Cache", "block_hashes"]
+
 HASH_VERSION: int
 
 def block_hashes(tokens: _Int32, block_size: int, keys: _Keys) -> list[bytes]: ...

@@ -5,7 +5,7 @@ class KVCacheError(Exception):
     """Base of every error of this package. The cache is unchanged after any of them."""
 
 
-class UnknownSequence(KVCacheError, LookupError):  # noqa: N818 - the published name
+class UnknownSequence(KVCacheError, LookupError):
     """No open sequence has this id: it was never given out, or was released.
 
     Attributes:
@@ -20,7 +20,7 @@ class UnknownSequence(KVCacheError, LookupError):  # noqa: N818 - the published 
         return f"no open sequence has the id {self.seq}"
 
 
-class InvalidArgument(KVCacheError, ValueError):  # noqa: N818 - the published name
+class InvalidArgument(KVCacheError, ValueError):
     """An argument is outside what it may be.
 
     Attributes:

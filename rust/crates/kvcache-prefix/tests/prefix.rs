@@ -18,7 +18,7 @@ fn chain(tokens: &[u32], block_size: usize, keys: &ChainKeys) -> Vec<BlockHash> 
 }
 
 fn hex(hash: BlockHash) -> String {
-    hash.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(hash.to_bytes()))
 }
 
 fn blake3_128(message: &[u8]) -> [u8; 16] {

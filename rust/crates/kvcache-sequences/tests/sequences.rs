@@ -312,3 +312,29 @@ fn a_sequence_of_another_configuration_is_refused() {
     assert!(Sequence::new(&none, vec![1], ChainKeys::default()).is_err());
     assert!(KvCache::new(none).is_err());
 }
+
+#[test]
+fn a_block_cannot_be_found_by_contents_that_its_sole_owner_may_overwrite() {
+    let config = CacheConfig {
+        block_size: 4,
+        num_blocks: 4,
+        prefix_caching: true,
+    };
+    let mut cache = KvCache::new(config).expect("a small cache");
+    let open = |cache: &mut KvCache| {
+        let sequence = Sequence::new(&config, vec![1, 2, 3, 4, 5], ChainKeys::default()).expect("a sequence");
+        cache.open(sequence).expect("an id")
+    };
+    let owner = open(&mut cache);
+    assert_eq!(cache.grow(owner, 4), Ok(true));
+    assert_eq!(cache.commit(owner, 4), Ok(()));
+    assert_eq!(cache.shrink(owner, 2), Ok(()));
+    let reader = open(&mut cache);
+    assert_eq!(cache.match_prefix(reader, None), Ok(4));
+    assert_eq!(cache.release(reader), Ok(()));
+    assert_eq!(cache.grow(owner, 1), Ok(true));
+    assert_eq!(cache.block_table(owner), Ok([0].as_slice()));
+    let reader = open(&mut cache);
+    assert_eq!(cache.match_prefix(reader, None), Ok(0));
+    assert_eq!(cache.check(), Ok(()));
+}
