@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ Body = TypeVar("Body", bound=RequestBody)
 
 IGNORED_HEADER = "x-ignored-fields"
 _MAX_NAMED_FIELDS = 32
+_THREAD_BYTES = 128 * 1024
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
@@ -29,6 +31,12 @@ async def read_body(request: Request, schema: type[Body]) -> Body:
     """
     _check_headers(request)
     raw = await _read(request)
+    if len(raw) > _THREAD_BYTES:  # or the streams of others would stand still meanwhile
+        return await asyncio.to_thread(_parse, raw, schema)
+    return _parse(raw, schema)
+
+
+def _parse(raw: bytes, schema: type[Body]) -> Body:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -14,8 +14,8 @@ MAX_LOGPROBS = 20
 PromptItem = str | list[int]
 
 
-def _is_token_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _are_token_ids(value: list[object]) -> bool:
+    return set(map(type, value)) <= {int}  # exact types: a bool is no token id; millions of ids take no time
 
 
 def _prompts(value: object) -> list[PromptItem]:
@@ -26,12 +26,12 @@ def _prompts(value: object) -> list[PromptItem]:
         raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists")
     if not value:
         raise ValueError("must not be empty")
-    if all(_is_token_id(item) for item in value):
+    if _are_token_ids(value):
         return [value]
     if len(value) > MAX_PROMPTS:
         raise ValueError(f"at most {MAX_PROMPTS} prompts are allowed in one request")
     for index, item in enumerate(value):
-        if not isinstance(item, str) and not (isinstance(item, list) and all(map(_is_token_id, item))):
+        if not isinstance(item, str) and not (isinstance(item, list) and _are_token_ids(item)):
             raise ValueError(f"item {index} must be a string or a list of integer token ids")
     if len({type(item) for item in value}) > 1:
         raise ValueError("strings and token ids must not be mixed")
