@@ -1,4 +1,4 @@
-"""Owns chat templates of one tokenizer: choosing one, checking messages, rendering. Knows nothing of token ids."""
+"""Owns the chat templates of a tokenizer: choice, checks, rendering. Knows nothing of token ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llm_tokenizer.template_sandbox import Limits, Refused, TemplateSandbox
 
 _MAX_COMPILED = 64
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-# Names under which clients and templates pass a message's reasoning; the first is the one templates read most.
+# Names under which a message's reasoning is passed; the first is the one that templates read most.
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 Message = dict[str, Any]
@@ -86,7 +86,7 @@ class ChatTemplates:
             raise TemplateError(str(error)) from error
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template failed: {error}") from error
-        except Exception as error:  # noqa: BLE001  # a template can raise anything: TypeError, KeyError, RecursionError
+        except Exception as error:  # a template can raise anything, as TypeError or RecursionError
             raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
 
     def _compile(self, source: str) -> jinja2.Template:

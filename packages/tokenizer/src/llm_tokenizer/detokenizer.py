@@ -1,8 +1,9 @@
 """Owns the incremental decode of many rows, one call a step; knows nothing of requests or models.
 
-Which text a step gives: joined over all steps, and with `finish` at the end, a row's text is that of decoding all
-its output ids at once, cut at the first stop string that completes. Text is held back only as long as a later
-token could change it (an unfinished character, a run of byte-fallback tokens) or turn it into a stop string.
+Which text a step gives: joined over all steps, and with `finish` at the end, a row's text is that of decoding
+all its output ids at once, cut at the first stop string that completes. Text is held back only as long as a
+later token could change it (an unfinished character, a run of byte-fallback tokens) or could complete a stop
+string with it.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ class Detokenizer:
     ) -> int:
         """Open a row.
 
-        With `prompt_ids` the row's text is what `decode(prompt + output)` has beyond its longest common start with
-        `decode(prompt)`: the space before the first output word stays, and a character that the prompt's last
-        tokens began is shown once it is complete.
+        With `prompt_ids` the row's text is what `decode(prompt + output)` has beyond its longest common start
+        with `decode(prompt)`: the space before the first output word stays, and a character that the prompt's
+        last tokens began is shown once it is complete.
 
         Args:
             prompt_ids: Tokens before the first output token.
             skip_special_tokens: Leave special tokens out of the text.
-            stop: Strings that end the text. The one that completes first counts; of those that complete at the same
-                character, the longest. One that is spelled like a special token also ends the text when that
-                token comes and is skipped.
+            stop: Strings that end the text. The one that completes first counts; of those that complete at
+                the same character, the longest. One that is spelled like a special token also ends the text
+                when that token comes and is skipped.
             include_stop_str_in_output: Keep the stop string in the text.
 
         Returns:
@@ -83,7 +84,7 @@ class Detokenizer:
             raise InvalidArgument("stop", f"holds text that is not valid Unicode ({error.reason})") from error
 
     def step(self, slots: ArrayLike, ids: ArrayLike, offsets: ArrayLike | None = None) -> StepText:
-        """Feed rows their new tokens. Rows are taken in order; a row that met its stop string ignores its tokens.
+        """Feed rows their new tokens, in order. A row that met its stop string ignores its tokens.
 
         Args:
             slots: int32 `[R]`, open rows.

@@ -1,9 +1,9 @@
 """Owns the sandbox that chat templates run in, and its limits; knows nothing of messages or models.
 
 The language is the one that transformers gives templates: jinja2's immutable sandbox, `trim_blocks` and
-`lstrip_blocks`, loop controls, `{% generation %}`, `raise_exception`, `strftime_now`, and a `tojson` that does not
-escape HTML. Limits, because a template may come from anyone: the size of any text it makes, the number of loop
-turns, and the time. They are checked at loop turns, calls, operators, concatenations and filters.
+`lstrip_blocks`, loop controls, `{% generation %}`, `raise_exception`, `strftime_now`, and a `tojson` that
+does not escape HTML. Limits, because a template may come from anyone: the size of any text it makes, the
+number of loop turns, and the time. They are checked at loop turns, calls, operators, concatenations, filters.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
@@ -63,16 +64,16 @@ class _Budget:
 class _Guard(NodeTransformer):
     """Puts a check into each loop body and around each operation whose result may be a large text."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  # jinja2 finds it by this name
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(_check("count_turn", [], node.lineno), lineno=node.lineno))
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  # same
         self.generic_visit(node)
         return _check("checked_text", [node], node.lineno)
 
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802  # same
         self.generic_visit(node)
         # Without an operand it is the head of a filter block, which must stay a filter.
         return node if node.node is None else _check("checked_text", [node], node.lineno)
@@ -100,7 +101,7 @@ class _GenerationTag(Extension):
 class _SafeNamespace(Namespace):
     """A namespace that stores no names with a leading underscore."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805, ANN401  # `namespace(self=...)` must stay possible
+    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # `namespace(self=...)` stays possible
         self, *rest = args
         attributes = dict(*rest, **kwargs)
         for name in attributes:
@@ -216,15 +217,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             self.check_arguments("format", (left,))
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805, ANN401  # jinja2's
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # jinja2's
         """Calls of methods that can make a large text from a small one, and a turn for each call."""
-        self, obj = __self, __obj
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if owner is not self:
             self.count_turn()
         if isinstance(owner, str) and name in _PADDING_METHODS | {"replace", "join"}:
             self.check_arguments(name, (owner, *args, *kwargs.values()))
-        return self.checked_text(super().call(__context, obj, *args, **kwargs))
+        return self.checked_text(super().call(context, obj, *args, **kwargs))
 
     def check_arguments(self, name: str, args: tuple[Any, ...]) -> None:
         """Refuse what a text method or filter would make too large; `args[0]` is what it works on."""

@@ -18,7 +18,7 @@ from llm_tokenizer.tokenizer_files import LoadedTokenizer, load
 
 
 class Tokenizer:
-    """Encode, decode and render chats with one model's vocabulary. Immutable; safe to use from several threads."""
+    """Encode, decode and render chats with one model's vocabulary. Immutable and thread-safe."""
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         self._native = loaded.native
@@ -30,8 +30,9 @@ class Tokenizer:
     def from_file(cls, path: str | PathLike[str]) -> Tokenizer:
         """Load a `tokenizer.json`, a `*.gguf` file, or a folder.
 
-        A folder holds `tokenizer.json` and, where there are, `tokenizer_config.json`, `special_tokens_map.json`,
-        `chat_template.jinja` and `additional_chat_templates/*.jinja`; or just one `*.gguf` file.
+        A folder holds `tokenizer.json` and, where there are, `tokenizer_config.json`,
+        `special_tokens_map.json`, `chat_template.jinja` and `additional_chat_templates/*.jinja`;
+        or one `*.gguf`.
 
         Raises:
             TokenizerFileError: Nothing usable is there; the message says what and where.
@@ -160,8 +161,8 @@ class Tokenizer:
         The text holds the template's own first token, so encode it with `add_special_tokens=False`.
 
         Args:
-            messages: Objects with a `role`; `content` is a string, `None`, or a list of parts, which the template
-                gets as they are. Keys whose value is `None` are left out.
+            messages: Objects with a `role`; `content` is a string, `None`, or a list of parts, which the
+                template gets as they are. Keys whose value is `None` are left out.
             tools: Tool descriptions (JSON schemas), handed to the template.
             documents: Documents, handed to the template.
             add_generation_prompt: End with the start of an assistant message.
@@ -171,8 +172,8 @@ class Tokenizer:
             variables: Further variables of the template.
 
         Raises:
-            InvalidArgument: The messages, tools or documents have the wrong form, or flags exclude each other.
-            TemplateError: No template, a malformed one, one that refused the messages, or one over its limits.
+            InvalidArgument: Messages, tools or documents have the wrong form, or flags exclude each other.
+            TemplateError: No template, a malformed one, one that refused the messages or is over its limits.
         """
         return self._templates.render(
             messages,

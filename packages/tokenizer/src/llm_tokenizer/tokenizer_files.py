@@ -143,7 +143,7 @@ def _special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _added_tokens(config: Mapping[str, Any], special: Mapping[str, str], folder: Path) -> list[AddedToken]:
-    """Tokens that must be in the vocabulary: those of the configuration by id, then the special ones by name."""
+    """Tokens that the vocabulary must hold: those listed by id, then the special ones by name."""
     decoder = config.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict) or not all(key.isdigit() for key in decoder):
         raise TokenizerFileError(f"added_tokens_decoder in {folder} is not an object keyed by token id")
@@ -154,10 +154,8 @@ def _added_tokens(config: Mapping[str, Any], special: Mapping[str, str], folder:
     listed = {token[0] for token in added}
     extra = [value for name in _EXTRA_TOKENS for value in _listed(config.get(name))]
     texts = [*special.values(), *(_token_text(value, "an extra special token", folder) for value in extra)]
-    for text in dict.fromkeys(texts):
-        if text is not None and text not in listed:
-            added.append((text, None, False, False, False, False, True))
-    return added
+    missing = [text for text in dict.fromkeys(texts) if text is not None and text not in listed]
+    return added + [(text, None, False, False, False, False, True) for text in missing]
 
 
 def _listed(value: object) -> list[object]:

