@@ -178,6 +178,19 @@ def test_a_published_block_is_not_overwritten_after_truncate():
     assert cache.match(cache.open(range(9))) == 0
 
 
+def test_truncate_forgets_the_media_beyond():
+    cache = make()
+    fill(cache, range(9))
+    seq = cache.open(range(9), media=[(6, b"cat")])
+    cache.truncate(seq, 6)
+    cache.append(seq, [6, 7, 8])
+    assert cache.match(seq) == 8
+    kept = cache.open(range(9), media=[(5, b"cat")])
+    cache.truncate(kept, 6)
+    cache.append(kept, [6, 7, 8])
+    assert cache.match(kept) == 4
+
+
 def test_shrink_keeps_the_tokens_for_a_second_match():
     cache = make()
     seq = cache.open(range(10))

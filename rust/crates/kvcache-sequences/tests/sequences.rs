@@ -185,7 +185,8 @@ impl World {
 
     fn step(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         for copy in self.cache.take_copies() {
-            self.memory[copy.destination as usize] = self.memory[copy.source as usize].clone();
+            let contents = self.memory[copy.source as usize].clone();
+            self.memory[copy.destination as usize] = contents;
         }
         let ids = rows.iter().filter_map(|row| self.pick(*row)).collect::<Vec<_>>();
         for id in &ids {
