@@ -59,6 +59,7 @@ class SlotView:
     """What a worker knows of one slot."""
 
     request_id: str
+    limit: int
     tokens: list[int]
     digests: list[int]
     blocks: list[int] = field(default_factory=list)
@@ -69,8 +70,11 @@ class SlotView:
 class SimulatedWorker:
     """Executes plans in order. ``NewRow.payload`` must be the request."""
 
-    def __init__(self, num_slots: int, num_blocks: int, block_size: int, rule: TokenRule) -> None:
+    def __init__(
+        self, num_slots: int, num_blocks: int, block_size: int, max_model_len: int, rule: TokenRule
+    ) -> None:
         self._num_slots = num_slots
+        self._max_model_len = max_model_len
         self._block_size = block_size
         self._rule = rule
         self._kv = np.full(num_blocks * block_size, _GARBAGE, np.int64)
@@ -113,7 +117,7 @@ class SimulatedWorker:
         for new in plan.admitted:
             assert 0 <= new.slot < self._num_slots
             assert new.slot not in self.views, "an occupied slot was given away"
-            self.views[new.slot] = _view_of(new)
+            self.views[new.slot] = _view_of(new, self._max_model_len)
         for row, slot in enumerate(plan.slots.tolist()):
             view = self.views[slot]
             view.blocks.extend(plan.new_blocks[0].row(row).tolist())
@@ -156,13 +160,14 @@ class SimulatedWorker:
         view.num_computed = end
         if not plan.samples[row]:
             return []
+        assert end < view.limit, "a row runs past its end"
         token = self._rule.next_token(view.digests[end])
         view.tokens.append(token)
         view.digests.append(extend_digest(view.digests[-1], token))
         return [token]
 
 
-def _view_of(new: NewRow) -> SlotView:
+def _view_of(new: NewRow, max_model_len: int) -> SlotView:
     request = new.payload
     assert isinstance(request, Request)
     assert new.num_prompt_tokens == len(request.token_ids)
@@ -171,7 +176,8 @@ def _view_of(new: NewRow) -> SlotView:
     digests = [first_digest(request.salt, request.lora)]
     for token in tokens:
         digests.append(extend_digest(digests[-1], token))
-    return SlotView(new.request_id, tokens, digests)
+    limit = min(new.num_prompt_tokens + request.max_tokens, max_model_len)
+    return SlotView(new.request_id, limit, tokens, digests)
 
 
 @dataclass

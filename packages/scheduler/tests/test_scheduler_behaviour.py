@@ -36,7 +36,9 @@ class Bench:
         self.config = SchedulerConfig(**{"max_model_len": 200, "max_num_seqs": 8, **config})
         self.cache = KVCache([FullAttention(BLOCK_SIZE)], num_blocks, enable_prefix_caching=caching)
         self.scheduler = TokenBudgetScheduler(self.config, self.cache)
-        worker = SimulatedWorker(self.config.max_num_seqs, num_blocks, BLOCK_SIZE, RULE)
+        worker = SimulatedWorker(
+            self.config.max_num_seqs, num_blocks, BLOCK_SIZE, self.config.max_model_len, RULE
+        )
         self.loop = Loop(self.scheduler, worker, depth)
         self.requests: dict[str, Request] = {}
 
@@ -337,6 +339,22 @@ def test_a_preempted_request_waits_for_its_token_in_flight() -> None:
     bench.loop.results["a"].reason = "abort"
     assert bench.scheduler.stats().waiting == 1
     bench.run_and_check(but=("a",))
+
+
+def test_a_row_waits_a_step_for_blocks_that_an_ended_request_still_holds() -> None:
+    bench = Bench(num_blocks=4, depth=2, caching=False)
+    stop = RULE.expected(bench_request([1, 2, 3], 8), 200)[0][0]
+    bench.add("a", 8, max_tokens=8)
+    bench.add("b", [1, 2, 3], max_tokens=8, stop_token_ids=frozenset({stop}))
+    bench.loop.launch()
+    bench.loop.launch()
+    bench.loop.land()
+    assert bench.loop.results["b"].reason == "stop"
+    while (plan := bench.loop.launch()) is not None:
+        assert plan.slots.tolist() == [0]
+        bench.loop.land()
+    bench.run_and_check()
+    assert bench.scheduler.stats().preemptions == 0
 
 
 def test_a_request_that_waits_for_blocks_goes_in_when_they_come_back() -> None:

@@ -42,7 +42,9 @@ class RandomRun:
             [FullAttention(self.block_size)], self.num_blocks, enable_prefix_caching=rng.random() < 0.8
         )
         self.scheduler = TokenBudgetScheduler(self.config, self.cache)
-        worker = SimulatedWorker(self.config.max_num_seqs, self.num_blocks, self.block_size, self.rule)
+        worker = SimulatedWorker(
+            self.config.max_num_seqs, self.num_blocks, self.block_size, self.config.max_model_len, self.rule
+        )
         self.loop = Loop(self.scheduler, worker, self.config.max_plans_in_flight)
         self.requests: dict[str, Request] = {}
         self.prompts = [[rng.randrange(50) for _ in range(24)] for _ in range(2)]
@@ -61,7 +63,7 @@ class RandomRun:
         if draw < 0.3 and len(self.requests) < 8:
             self.add()
         elif draw < 0.65 and len(self.loop.in_flight) < self.loop.depth:
-            self.loop.launch(self.fault_rows, fails=self.rng.random() < self.trouble / 2)
+            self.launch()
         elif self.loop.in_flight:
             self.land()
 
@@ -87,6 +89,12 @@ class RandomRun:
         except (Busy, NeverFits):
             return
         self.requests[request.request_id] = request
+
+    def launch(self) -> None:
+        preemptions = self.scheduler.stats().preemptions
+        plan = self.loop.launch(self.fault_rows, fails=self.rng.random() < self.trouble / 2)
+        if plan is not None and plan.admitted:
+            assert self.scheduler.stats().preemptions == preemptions, "admitted in a step that preempted"
 
     def fault_rows(self, plan: StepPlan) -> Collection[int]:
         return [row for row in range(plan.num_rows) if self.rng.random() < self.trouble / 4]
