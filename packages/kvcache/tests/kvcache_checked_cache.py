@@ -71,13 +71,17 @@ class CheckedCache:
         for seq, row in zip(seqs, rows, strict=True):
             self.model.sequences[seq].tokens.extend(row)
 
-    def step(self, seqs):
-        """Runs the sequences on the model's device and commits what it wrote."""
+    def end_of_step(self, seq, longest):
+        sequence = self.model.sequences[seq]
+        return min(sequence.reserved, len(sequence.tokens), sequence.computed + longest)
+
+    def step(self, seqs, longest):
+        """Runs up to `longest` tokens of each sequence on the model's device and commits what it wrote."""
         copies = [tuple(pair) for pair in self.cache.take_copies().tolist()]
-        self.model.run_step(copies, seqs)
-        ends = [min(s.reserved, len(s.tokens)) for s in map(self.model.sequences.__getitem__, seqs)]
-        self.cache.commit_many(seqs, ends)
-        for seq, end in zip(seqs, ends, strict=True):
+        ends = {seq: self.end_of_step(seq, longest) for seq in seqs}
+        self.model.run_step(copies, ends)
+        self.cache.commit_many(seqs, list(ends.values()))
+        for seq, end in ends.items():
             self.model.commit(seq, end)
         self.model.check_memory()
 

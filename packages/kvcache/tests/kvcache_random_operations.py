@@ -15,7 +15,7 @@ def _tokens(random, longest):
 
 def _open(random, checked):
     tokens = _tokens(random, 14)
-    media = [(random.randrange(len(tokens)), b"image")] if tokens and random.random() < 0.1 else []
+    media = [(random.randrange(len(tokens)), b"image")] if tokens and random.random() < 0.3 else []
     seq = checked.open(
         tokens, random.choice([None, None, None, b"salt"]), random.choice([None, None, "v1"]), media
     )
@@ -45,7 +45,7 @@ OPERATIONS = {
     "grow_many": (3, _grow_many),
     "append": (2, lambda random, c: c.append(random.choice(c.live), _tokens(random, 5))),
     "append_many": (2, _append_many),
-    "step": (5, lambda random, c: c.step(_some(random, c))),
+    "step": (5, lambda random, c: c.step(_some(random, c), random.choice([1, 3, 100]))),
     "overcommit": (1, lambda random, c: c.commit(random.choice(c.live), 1000)),
     "truncate": (2, lambda random, c: c.truncate(random.choice(c.live), random.randint(0, 16))),
     "shrink": (2, lambda random, c: c.shrink(random.choice(c.live), random.randint(0, 16))),

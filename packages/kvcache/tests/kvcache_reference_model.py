@@ -184,15 +184,14 @@ class ReferenceModel:
 
     # The device
 
-    def run_step(self, copies, seqs):
-        """Applies the copies in order, then writes what is known and reserved but not computed."""
+    def run_step(self, copies, ends):
+        """Applies the copies in order, then writes each sequence from what is computed up to its end."""
         assert copies == self.copies
         self.copies = []
         for source, destination in copies:
             self.memory[destination] = list(self.memory[source])
-        for seq in seqs:
+        for seq, end in ends.items():
             sequence = self.sequences[seq]
-            end = min(sequence.reserved, len(sequence.tokens))
             contents = sequence.contents(end)
             for position in range(sequence.computed, end):
                 block = sequence.table[position // self.size]

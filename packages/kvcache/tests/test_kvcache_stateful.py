@@ -45,9 +45,9 @@ class CacheMachine(RuleBasedStateMachine):
     def append_many(self, rows):
         self.checked.append_many([seq for seq, _ in rows], [tokens for _, tokens in rows])
 
-    @rule(seqs=st.lists(sequences, max_size=4, unique=True))
-    def step(self, seqs):
-        self.checked.step(seqs)
+    @rule(seqs=st.lists(sequences, max_size=4, unique=True), longest=st.sampled_from([1, 3, 100]))
+    def step(self, seqs, longest):
+        self.checked.step(seqs, longest)
 
     @rule(seq=sequences, n=COUNTS)
     def truncate(self, seq, n):
