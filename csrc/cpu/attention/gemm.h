@@ -43,6 +43,9 @@ template <int M, class Rows>
 LLM_INLINE void gemm_rows(float* c, std::int64_t ldc, const float* a, std::int64_t lda, const Rows& b,
                           std::int64_t columns, std::int64_t depth) {
   std::int64_t column = 0;
+  if constexpr (M <= 3) {  // enough sums in flight to hide the latency of the multiply-add
+    for (; column + 4 * kLanes <= columns; column += 4 * kLanes) gemm_block<M, 4>(c, ldc, a, lda, b, column, depth);
+  }
   for (; column + 2 * kLanes <= columns; column += 2 * kLanes) gemm_block<M, 2>(c, ldc, a, lda, b, column, depth);
   for (; column < columns; column += kLanes) gemm_block<M, 1>(c, ldc, a, lda, b, column, depth);
 }

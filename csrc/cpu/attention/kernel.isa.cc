@@ -79,7 +79,12 @@ LLM_INLINE void dot_block(const float* query, const T* const* keys, std::int64_t
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) scores[m * kKeyTile + n] = horizontal_sum(acc[m][n]);
+    if constexpr (N == 4) {
+      const Vec4 sums = horizontal_sums(acc[m][0], acc[m][1], acc[m][2], acc[m][3]);
+      std::memcpy(scores + m * kKeyTile, &sums, sizeof(sums));
+    } else {
+      for (int n = 0; n < N; ++n) scores[m * kKeyTile + n] = horizontal_sum(acc[m][n]);
+    }
   }
 }
 

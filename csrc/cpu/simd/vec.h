@@ -80,13 +80,33 @@ LLM_INLINE VecF select(VecI mask, VecF yes, VecF no) { return (VecF)((mask & (Ve
 LLM_INLINE VecF max(VecF a, VecF b) { return select(a > b, a, b); }
 LLM_INLINE VecF min(VecF a, VecF b) { return select(a < b, a, b); }
 
+typedef float Vec4 __attribute__((vector_size(16)));
+typedef float Vec8 __attribute__((vector_size(32)));
+
+// The sums of every fourth lane.
+LLM_INLINE Vec4 fold(VecF value) {
+#if defined(__AVX512F__)
+  const Vec8 half = __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7) +
+                    __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(value, value, 0, 1, 2, 3) + __builtin_shufflevector(value, value, 4, 5, 6, 7);
+#else
+  return value;
+#endif
+}
+
 LLM_INLINE float horizontal_sum(VecF value) {
-  float lanes[kLanes];
-  std::memcpy(lanes, &value, sizeof(value));
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+  const Vec4 sums = fold(value);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// The horizontal sums of four vectors, side by side.
+LLM_INLINE Vec4 horizontal_sums(VecF a, VecF b, VecF c, VecF d) {
+  const Vec4 fa = fold(a), fb = fold(b), fc = fold(c), fd = fold(d);
+  const Vec4 ab = __builtin_shufflevector(fa, fb, 0, 4, 1, 5) + __builtin_shufflevector(fa, fb, 2, 6, 3, 7);
+  const Vec4 cd = __builtin_shufflevector(fc, fd, 0, 4, 1, 5) + __builtin_shufflevector(fc, fd, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 
 LLM_INLINE float horizontal_max(VecF value) {

@@ -14,6 +14,8 @@ from llm_kernels.registry import FLOATS, Backend
 
 F = TypeVar("F", bound=Callable[..., object])
 
+# The interpreter multiplies the bits of bfloat16 in tl.dot (seen with triton 3.7.1).
+_INTERPRETED_DTYPES = frozenset({torch.float32, torch.float16})
 _CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
 
 
@@ -53,7 +55,7 @@ def triton_backends(
         name="triton_interpreter",
         load=lambda: _load_interpreted(path, name),
         devices=frozenset({"cpu"}),
-        dtypes=FLOATS,
+        dtypes=_INTERPRETED_DTYPES,
         priority=-1,
         accepts=accepts,
     )

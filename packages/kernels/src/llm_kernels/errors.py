@@ -5,7 +5,7 @@ class KernelError(Exception):
     """Base of every error this package raises on purpose."""
 
 
-class InvalidArgument(KernelError, ValueError):  # noqa: N818 - named after the contract in docs/interfaces.md
+class InvalidArgument(KernelError, ValueError):
     """An argument of an op has a wrong shape, dtype, device or value.
 
     Attributes:
@@ -17,12 +17,12 @@ class InvalidArgument(KernelError, ValueError):  # noqa: N818 - named after the 
         self.field = field
 
 
-class UnknownOp(KernelError, KeyError):  # noqa: N818 - same
+class UnknownOp(KernelError, KeyError):
     """No op of that name is registered."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class BackendUnavailable(KernelError, RuntimeError):  # noqa: N818 - same
+class BackendUnavailable(KernelError, RuntimeError):
     """A back end asked for by name does not exist, cannot load here, or does not take the problem."""

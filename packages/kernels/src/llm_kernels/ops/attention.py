@@ -54,7 +54,7 @@ def paged_attention(
     sliding_window: int | None = None,
     soft_cap: float | None = None,
 ) -> None:
-    """Causal attention of each row's query tokens over its cached tokens, the step's own KV being there already.
+    """Causal attention of each row's query tokens over its cached tokens, the step's own included.
 
     Query head h reads KV head h // (H / K). Of a row of C tokens, the q-th of the last Q, the query tokens,
     stands at position C - Q + q and sees the keys at or before it.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from llm_kernels.checks import check_gated
 from llm_kernels.errors import InvalidArgument
 
 
 def gated_activation(out: torch.Tensor, gate_up: torch.Tensor, kind: str) -> None:
     """Reference of `ops.gated_activation`."""
+    check_gated(out, gate_up)
     gate, up = gate_up.float().chunk(2, dim=-1)
     if kind == "silu":
         activated = F.silu(gate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from llm_kernels.checks import check_attention
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.metadata import AttentionMetadata
 
@@ -19,6 +20,7 @@ def paged_attention(
     soft_cap: float | None,
 ) -> None:
     """Reference of `ops.paged_attention`. Reads the lengths on the host, so it waits for the device."""
+    check_attention(out_THD, query_THD, key_cache, value_cache, metadata, sliding_window, soft_cap)
     starts = metadata.cu_query_lens.tolist()
     for row, context in enumerate(metadata.context_lens.tolist()):
         begin, end = starts[row], starts[row + 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from llm_kernels.checks import check_write_kv
 from llm_kernels.errors import InvalidArgument
 
 
@@ -15,6 +16,7 @@ def write_kv(
     slot_mapping: torch.Tensor,
 ) -> None:
     """Reference of `ops.write_kv`."""
+    check_write_kv(key_TKD, value_TKD, key_cache, value_cache, slot_mapping)
     num_blocks, block_size = key_cache.shape[:2]
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from llm_kernels.checks import check_rope
+
 
 def rotary_embedding(
     query_THD: torch.Tensor,
@@ -13,6 +15,7 @@ def rotary_embedding(
     interleaved: bool,
 ) -> None:
     """Reference of `ops.rotary_embedding`."""
+    check_rope(query_THD, key_THD, positions, cos_sin_cache)
     cos, sin = cos_sin_cache[positions].float().unsqueeze(1).chunk(2, dim=-1)
     for x_THD in (query_THD, key_THD):
         rotated = x_THD[..., : cos_sin_cache.shape[-1]]
@@ -20,6 +23,7 @@ def rotary_embedding(
             first, second = rotated[..., 0::2], rotated[..., 1::2]
         else:
             first, second = rotated.chunk(2, dim=-1)
-        a, b = first.to(torch.float32, copy=True), second.float()  # `first` is overwritten before its last use
+        # A copy: `first` is overwritten before its last use.
+        a, b = first.to(torch.float32, copy=True), second.float()
         first.copy_(a * cos - b * sin)
         second.copy_(b * cos + a * sin)

@@ -1,0 +1,99 @@
+"""KV write in Triton; knows nothing about who chose the slots."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from llm_kernels.checks import check_inner_contiguous, check_write_kv
+
+_BLOCK = 1024
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_kv_kernel(
+    key: tl.tensor,
+    value: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    slot_mapping: tl.tensor,
+    key_stride_token: tl.tensor,
+    key_stride_head: tl.tensor,
+    value_stride_token: tl.tensor,
+    value_stride_head: tl.tensor,
+    key_cache_stride_block: tl.tensor,
+    key_cache_stride_token: tl.tensor,
+    key_cache_stride_head: tl.tensor,
+    value_cache_stride_block: tl.tensor,
+    value_cache_stride_token: tl.tensor,
+    value_cache_stride_head: tl.tensor,
+    num_slots: tl.tensor,
+    block_size: tl.tensor,
+    num_elements: tl.tensor,
+    head_size: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_mapping + token)
+    if (slot >= 0) & (slot < num_slots):
+        block = slot // block_size
+        offset = slot % block_size
+        element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = element < num_elements
+        head = element // head_size
+        column = element % head_size
+        from_key = key + token * key_stride_token + head * key_stride_head + column
+        to_key = key_cache + block * key_cache_stride_block + offset * key_cache_stride_token
+        copied = tl.load(from_key, mask=inside, other=0.0).to(key_cache.dtype.element_ty)
+        tl.store(to_key + head * key_cache_stride_head + column, copied, mask=inside)
+        from_value = value + token * value_stride_token + head * value_stride_head + column
+        to_value = value_cache + block * value_cache_stride_block + offset * value_cache_stride_token
+        copied = tl.load(from_value, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
+        tl.store(to_value + head * value_cache_stride_head + column, copied, mask=inside)
+
+
+def write_kv(
+    key_TKD: torch.Tensor,
+    value_TKD: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """Triton back end of `ops.write_kv`."""
+    check_write_kv(key_TKD, value_TKD, key_cache, value_cache, slot_mapping)
+    check_inner_contiguous(
+        key_TKD=key_TKD,
+        value_TKD=value_TKD,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        slot_mapping=slot_mapping,
+    )
+    num_tokens, num_kv_heads, head_size = key_TKD.shape
+    num_blocks, block_size = key_cache.shape[:2]
+    if num_tokens == 0:
+        return
+    num_elements = num_kv_heads * head_size
+    _write_kv_kernel[(num_tokens, triton.cdiv(num_elements, _BLOCK))](
+        key_TKD,
+        value_TKD,
+        key_cache,
+        value_cache,
+        slot_mapping,
+        key_TKD.stride(0),
+        key_TKD.stride(1),
+        value_TKD.stride(0),
+        value_TKD.stride(1),
+        key_cache.stride(0),
+        key_cache.stride(1),
+        key_cache.stride(2),
+        value_cache.stride(0),
+        value_cache.stride(1),
+        value_cache.stride(2),
+        num_blocks * block_size,
+        block_size,
+        num_elements,
+        head_size,
+        BLOCK=_BLOCK,
+        num_warps=4,
+    )

@@ -1,0 +1,118 @@
+"""Random problems for the kernel tests: rows over a paged cache with shuffled blocks; the error measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from llm_kernels import ops
+from llm_kernels.reference.attention import attend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCase:
+    """One problem: the dense float32 keys and values of each row beside the paged tensors that hold them."""
+
+    query: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    metadata: ops.AttentionMetadata
+    rows: list[tuple[int, int]]
+    scale: float
+
+    def run(self, *, sliding_window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
+        out = torch.full_like(self.query, float("nan"))
+        ops.paged_attention(
+            out,
+            self.query,
+            self.key_cache,
+            self.value_cache,
+            self.metadata,
+            scale=self.scale,
+            sliding_window=sliding_window,
+            soft_cap=soft_cap,
+        )
+        return out
+
+    def expected(self, *, sliding_window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
+        """By gathering each row's tokens one by one: float32."""
+        outs, start = [], 0
+        block_size = self.key_cache.shape[1]
+        for row, (num_queries, context) in enumerate(self.rows):
+            query = self.query[start : start + num_queries]
+            start += num_queries
+            if context == 0:
+                outs.append(torch.zeros_like(query, dtype=torch.float32))
+                continue
+            at = torch.arange(context, device=query.device)
+            blocks = self.metadata.block_tables[row].long()[at // block_size]
+            key, value = (cache[blocks, at % block_size] for cache in (self.key_cache, self.value_cache))
+            outs.append(attend(query, key, value, self.scale, sliding_window, soft_cap))
+        return torch.cat(outs)
+
+
+def _make_attention_case(
+    rows: list[tuple[int, int]],
+    *,
+    num_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_size: int = 64,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> AttentionCase:
+    """`rows`: (query tokens, context) with decode rows first."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    needed = [-(-context // block_size) for _, context in rows]
+    num_blocks = sum(needed) + 3
+    order = torch.randperm(num_blocks, generator=generator, device=device).int()
+    tables = torch.full((len(rows), max(needed, default=0) + 1), -7, dtype=torch.int32, device=device)
+    taken = 0
+    for row, count in enumerate(needed):
+        tables[row, :count] = order[taken : taken + count]
+        taken += count
+    # A cache whose keys and values share one tensor, as engines lay it out: the strides are not contiguous.
+    shape = (num_blocks, 2, block_size, num_kv_heads, head_size)
+    cache = torch.randn(shape, generator=generator, device=device).to(cache_dtype or dtype)
+    num_tokens = sum(q for q, _ in rows)
+    # The query is one part of a fused projection.
+    fused = torch.randn(num_tokens, (num_heads + 2) * head_size, generator=generator, device=device).to(dtype)
+    cu = torch.tensor([0, *(q for q, _ in rows)], device=device).cumsum(0).int()
+    empty = torch.empty(0, dtype=torch.int64, device=device)
+    return AttentionCase(
+        query=fused[:, : num_heads * head_size].view(num_tokens, num_heads, head_size),
+        key_cache=cache[:, 0],
+        value_cache=cache[:, 1],
+        metadata=ops.AttentionMetadata(
+            cu_query_lens=cu,
+            context_lens=torch.tensor([c for _, c in rows], dtype=torch.int32, device=device),
+            block_tables=tables,
+            slot_mapping=empty,
+            positions=empty,
+            num_decodes=next((i for i, (q, _) in enumerate(rows) if q != 1), len(rows)),
+            max_query_len=max((q for q, _ in rows), default=0),
+            max_context_len=max((c for _, c in rows), default=0),
+        ),
+        rows=rows,
+        scale=head_size**-0.5,
+    )
+
+
+def _relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
+    """||out - expected|| / ||expected||; NaN anywhere gives NaN, which passes no bound."""
+    difference = (out.float() - expected.float()).norm()
+    return float(difference / expected.float().norm().clamp_min(1e-30))
+
+
+@pytest.fixture
+def make_attention_case() -> Callable[..., AttentionCase]:
+    return _make_attention_case
+
+
+@pytest.fixture
+def relative_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
+    return _relative_error
