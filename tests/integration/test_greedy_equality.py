@@ -52,7 +52,13 @@ def greedy(model, prompt):
 
 
 def make_llm(**options):
-    defaults = {"device": "cpu", "dtype": "float32", "max_model_len": 512, "kv_cache_bytes": 256 << 20}
+    defaults = {
+        "device": "cpu",
+        "dtype": "float32",
+        "max_model_len": 512,
+        "kv_cache_bytes": 256 << 20,
+        "threads": 1,
+    }
     return LLM("smollm2", progress=False, **{**defaults, **options})
 
 

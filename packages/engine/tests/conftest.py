@@ -5,6 +5,15 @@ from pathlib import Path
 
 import pytest
 
+SMALL = {
+    "device": "cpu",
+    "dtype": "float32",
+    "max_model_len": 512,
+    "kv_cache_bytes": 64 << 20,
+    "threads": 1,  # tests share the machine: waiting threads would spin
+    "progress": False,
+}
+
 
 @pytest.fixture(scope="session")
 def smollm2_path():
@@ -26,8 +35,6 @@ def llm():
     """A small engine with the plain loop, shared by the tests that leave nothing behind."""
     from llm_engine import LLM
 
-    engine = LLM(
-        "smollm2", device="cpu", dtype="float32", max_model_len=512, kv_cache_bytes=64 << 20, progress=False
-    )
+    engine = LLM("smollm2", **SMALL)
     yield engine
     engine.shutdown()

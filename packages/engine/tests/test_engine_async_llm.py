@@ -22,7 +22,13 @@ from llm_engine import (
 from llm_engine.mailbox import join_deltas
 
 OPTIONS = EngineOptions(
-    model="smollm2", device="cpu", dtype="float32", max_model_len=512, kv_cache_bytes=64 << 20, progress=False
+    model="smollm2",
+    device="cpu",
+    dtype="float32",
+    max_model_len=512,
+    kv_cache_bytes=64 << 20,
+    threads=1,
+    progress=False,
 )
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)

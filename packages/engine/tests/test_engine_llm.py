@@ -251,7 +251,13 @@ def test_a_failing_step_raises_with_the_outputs(llm, monkeypatch):
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_more_prompts_than_the_queue_takes(overlap):
-    options = {"max_num_seqs": 2, "max_waiting_requests": 2, "max_waiting_tokens": 40, "overlap": overlap}
+    options = {
+        "threads": 1,
+        "max_num_seqs": 2,
+        "max_waiting_requests": 2,
+        "max_waiting_tokens": 40,
+        "overlap": overlap,
+    }
     prompts = [[100 + i] * 20 for i in range(12)]
     with LLM(
         "smollm2", device="cpu", max_model_len=64, kv_cache_bytes=16 << 20, progress=False, **options
@@ -268,7 +274,7 @@ def test_startup_errors_are_one_line(tmp_path):
         LLM(str(tmp_path / "nothing"))
     assert "\n" not in str(caught.value)
     with pytest.raises(StartupError, match="KVCacheTooSmall"):
-        LLM("smollm2", device="cpu", kv_cache_bytes=1 << 20, progress=False)
+        LLM("smollm2", device="cpu", kv_cache_bytes=1 << 20, max_model_len=512, progress=False)
     with pytest.raises(StartupError, match="SchedulerNotFound"):
         LLM(
             "smollm2",
@@ -284,3 +290,10 @@ def test_logprobs_are_finite(llm):
     params = SamplingParams(temperature=0.01, top_p=0.3, logprobs=5, max_tokens=8, ignore_eos=True)
     (output,) = llm.generate(PROMPTS[0], params, progress=False)
     assert all(math.isfinite(value) for entry in output.outputs[0].logprobs for _, value in entry.top)
+
+
+def test_an_open_context_is_what_the_cache_holds():
+    with LLM("smollm2", device="cpu", threads=1, kv_cache_bytes=4 << 20, progress=False) as small:
+        assert small.max_model_len == small.stats().kv_blocks_total * 16 < 8192
+        with pytest.raises(InvalidRequest, match="prompt"):
+            small.generate([5] * small.max_model_len, GREEDY, progress=False)

@@ -155,8 +155,8 @@ class AsyncLLM:
             tokens, params, request_id or f"req-{uuid.uuid4().hex}", priority, mailbox.put
         )
         self._check_accepting()
-        self._open(live)
         try:
+            self._open(live)
             while (delta := await mailbox.get()) is not None:
                 yield delta
         finally:

@@ -26,7 +26,7 @@ class EngineStats:
         steps: Steps finished (total).
         failed_steps: Steps that raised; their requests ended with an error (total).
         host_s: Host time of the steps in seconds, waiting for the device excluded (total).
-        wait_s: Time spent waiting for the device in seconds (total).
+        wait_s: Time spent waiting for the device in seconds (total); on the CPU, running the model.
         uptime_s: Seconds since the core was ready.
     """
 

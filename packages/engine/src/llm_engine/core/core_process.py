@@ -1,8 +1,8 @@
 """Owns the core's own process: its sockets, its main loop and its end; knows nothing of how the core steps.
 
 Started as `python -m llm_engine.core.core_process FOLDER`, the options as a line of JSON on standard input.
-Standard input then stays open for the life of the front end: its end tells that the front end is gone, however
-it went, and the process ends too. SIGINT and SIGTERM are left to the front end, which drains and says
+Standard input then stays open for the life of the front end: its end tells that the front end is gone,
+however it went, and the process ends too. SIGINT and SIGTERM are left to the front end, which drains and says
 `Shutdown`.
 """
 

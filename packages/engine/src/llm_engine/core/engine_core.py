@@ -108,15 +108,23 @@ class EngineCore:
         self._made_progress = plan is not None
         if plan is None:
             return []
-        return self._finish(plan, self._executor.submit(plan))
+        return self._finish(plan, self._submit(plan))
 
     def _step_overlapped(self) -> list[RowOutput]:
         plan = self._scheduler.schedule()
-        ahead = None if plan is None else (plan, self._executor.submit(plan))
+        ahead = None if plan is None else (plan, self._submit(plan))
         self._made_progress = ahead is not None or self._in_flight is not None
         outputs = [] if self._in_flight is None else self._finish(*self._in_flight)
         self._in_flight = ahead
         return outputs
+
+    def _submit(self, plan: StepPlan) -> PendingResult[StepResult]:
+        """Hand a plan over. A CPU runs it here and now, which is the device's time and not the host's."""
+        started_s = time.perf_counter()
+        pending: PendingResult[StepResult] = self._executor.submit(plan)
+        if self.info.device == "cpu":
+            self._counters.wait_s += time.perf_counter() - started_s
+        return pending
 
     def _finish(self, plan: StepPlan, pending: PendingResult[StepResult]) -> list[RowOutput]:
         """Wait for a plan's result and take it in; a step that raised ends its requests, no others."""

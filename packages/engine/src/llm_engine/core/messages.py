@@ -49,13 +49,13 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
 ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown
 
 
-class ModelFound(msgspec.Struct, tag="found", frozen=True, kw_only=True):
+class ModelFound(msgspec.Struct, tag="found", frozen=True, array_like=True, kw_only=True):
     """The model's files are known; sent before its weights are read: the tokenizer loads meanwhile."""
 
     tokenizer_path: str | None
 
 
-class CoreInfo(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
+class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_only=True):
     """The core is ready; what the front end must know of the model and the cache."""
 
     tokenizer_path: str | None
@@ -71,7 +71,7 @@ class CoreInfo(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class CoreFailed(msgspec.Struct, tag="failed", frozen=True):
+class CoreFailed(msgspec.Struct, tag="failed", frozen=True, array_like=True):
     """The core could not start, or cannot go on: the kind of the error and one line."""
 
     reason: str

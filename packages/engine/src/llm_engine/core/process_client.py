@@ -31,11 +31,15 @@ class ProcessClient:
 
     def __init__(self) -> None:
         self._codec = Codec()
-        self._context = zmq.asyncio.Context(io_threads=1)
+        self._context = zmq.Context(io_threads=1)
+        self._async_context = zmq.asyncio.Context.shadow(self._context)
         # Sockets in a folder that only this user may enter (mkdtemp makes it 0700).
         self._folder = Path(tempfile.mkdtemp(prefix="llm-stack-"))
-        self._to_core: zmq.Socket[bytes] = zmq.Socket.shadow(self._bind(zmq.PUSH, TO_CORE_SOCKET).underlying)
-        self._from_core = self._bind(zmq.PULL, FROM_CORE_SOCKET)
+        # Sending to a pipe without a limit never blocks, so only the receiving end is asynchronous.
+        self._to_core = self._context.socket(zmq.PUSH)
+        self._from_core = self._async_context.socket(zmq.PULL)
+        self._bind(self._to_core, TO_CORE_SOCKET)
+        self._bind(self._from_core, FROM_CORE_SOCKET)
         self._process: subprocess.Popen[bytes] | None = None
         self._exited: asyncio.Future[int] | None = None
         self._closed = False
@@ -125,14 +129,14 @@ class ProcessClient:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._process.pid, signal.SIGKILL)
-        self._context.destroy(linger=0)
+        self._from_core.close(linger=0)
+        self._to_core.close(linger=0)
+        self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bind(self, kind: int, name: str) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
+    def _bind(self, socket: "zmq.Socket[Any] | zmq.asyncio.Socket", name: str) -> None:
         socket.set_hwm(0)
         socket.bind(f"ipc://{self._folder / name}")
-        return socket
 
     def _death(self) -> str:
         """One line on how the process ended."""

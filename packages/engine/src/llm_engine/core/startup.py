@@ -115,10 +115,10 @@ def _start_worker(
     executor = InProcessExecutor(create_worker, {"config": config})
     executor.start()
     try:
-        model: ModelInfo = executor.call("load")[0]
+        executor.call("load")
         # Every rank gets the same number of blocks, so that one plan fits all.
         num_blocks = min(executor.call("size_kv_cache"))
-        executor.call("allocate_kv", num_blocks)
+        model: ModelInfo = executor.call("allocate_kv", num_blocks)[0]
     except BaseException:
         executor.shutdown()
         raise
