@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import tokenizer_gguf_files
 import tokenizer_samples
-
 from llm_tokenizer import Tokenizer
 
 

@@ -1,4 +1,4 @@
-"""The detokenizer's law: steps joined, and finished, are the library's decode of all ids, cut at the stop string."""
+"""The detokenizer's law: steps joined are the library's decode of all ids, cut at the stop string."""
 
 import codecs
 
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_samples import texts
-
 from llm_tokenizer import InvalidArgument
+from tokenizer_samples import texts
 
 CHOICES = st.data()
 QUICK = settings(max_examples=60, deadline=None)
@@ -116,7 +115,9 @@ def test_no_more_is_held_back_than_must_be(smollm2, data):
 @pytest.mark.parametrize("text", ["one two three", "ABCDEFGHIJKLM", "ďábel 🌶️👩‍🚀 日本語 한국어 ไทย konec"])
 def test_a_stop_string_split_in_every_way(smollm2, text, include):
     """Every stop string of the text, fed byte token by byte token, so that it is split at every place."""
-    alphabet = {smollm2.token_bytes(i): i for i in range(smollm2.vocab_size) if len(smollm2.token_bytes(i)) == 1}
+    alphabet = {
+        smollm2.token_bytes(i): i for i in range(smollm2.vocab_size) if len(smollm2.token_bytes(i)) == 1
+    }
     ids = [alphabet[bytes([byte])] for byte in text.encode() if bytes([byte]) in alphabet]
     assert smollm2.decode(ids) == text
     for start in range(len(text)):

@@ -1,9 +1,8 @@
 """Encode, decode and lookups against the `tokenizers` package."""
 
 import pytest
-from tokenizer_samples import texts
-
 from llm_tokenizer import InvalidArgument
+from tokenizer_samples import texts
 
 
 @pytest.mark.parametrize("add_special_tokens", [False, True])

@@ -5,15 +5,24 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
 from llm_tokenizer import Tokenizer as OurTokenizer
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It isn't lazy, is it? No, it's not!",
     "def main(args):\n    for index in range(10):\n\t\tprint(f'{index:>4} = {args[index]}')\n",
     "Ďábel šeptá žluťoučký kůň; Größe, naïve café, 日本語 한국어 ไทย русский язык",
-    "🌶️ 👩‍🚀 🇨🇿 ½ ² ① １２３ 1234567890   3.14159  \u00a0\u2003 \r\n\r\n tabs\t\tend",
+    "🌶️ 👩‍🚀 🇨🇿 ½ ² ① \uff11\uff12\uff13 1234567890   3.14159  \u00a0\u2003 \r\n\r\n tabs\t\tend",
 ] * 4
 SPECIALS = ["<unk>", "<s>", "</s>", "<|im_end|>"]
 
@@ -42,7 +51,9 @@ def byte_level_bpe():
 def _sentence_piece(prefix):
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if prefix else "never")
-    trainer = trainers.BpeTrainer(vocab_size=300, limit_alphabet=60, special_tokens=SPECIALS, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, limit_alphabet=60, special_tokens=SPECIALS, show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     content = json.loads(tokenizer.to_str())
     vocab = content["model"]["vocab"]
@@ -53,7 +64,10 @@ def _sentence_piece(prefix):
     stages = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
     content["normalizer"] = replace
     if prefix:
-        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace]}
+        content["normalizer"] = {
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace],
+        }
         stages.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     content["pre_tokenizer"] = None
     content["decoder"] = {"type": "Sequence", "decoders": stages}
@@ -156,7 +170,9 @@ SPLITS = {
 def with_split(reference, name):
     """A copy of a byte-level tokenizer that cuts text as the model family `name` does."""
     copy = Tokenizer.from_str(reference.to_str())
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name in {"gpt-2", "default", "smollm"})
+    byte_level = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=name in {"gpt-2", "default", "smollm"}
+    )
     stages = [byte_level]
     if name == "smollm":
         stages.insert(0, pre_tokenizers.Digits(individual_digits=True))
@@ -170,12 +186,26 @@ def with_split(reference, name):
 
 _RANGES = [(0x20, 0x7E), (0xA0, 0x24F), (0x300, 0x36F), (0x400, 0x4FF), (0xE00, 0xE7F), (0x3040, 0x30FF)]
 _RANGES += [(0x4E00, 0x4FFF), (0xAC00, 0xAD00), (0x1F300, 0x1F6FF), (0x2000, 0x206F), (0xFF00, 0xFFEF)]
-_WORDS = ["if x:", "return", "    ", "\t", "\n", "\r\n", "\n\n\n", " ", "  ", "It's", "I'LL", "12345", "<|im_end|>"]
+_WORDS = [
+    "if x:",
+    "return",
+    "    ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\n\n\n",
+    " ",
+    "  ",
+    "It's",
+    "I'LL",
+    "12345",
+    "<|im_end|>",
+]
 _WORDS += ["👩‍🚀", "🌶️", "\u200b", "\ufeff", "e\u0301", "\u0000", "\ufffd", "((a+b)*c)", "<s>", "▁", "</s>x"]
 
 
 def texts(count, seed):
-    """Random texts: unicode of many scripts, code and white space, words of the corpus, and bytes read as Latin-1."""
+    """Random texts: many scripts, code and white space, words of the corpus, and bytes read as Latin-1."""
     rng = random.Random(seed)
     words = " ".join(CORPUS).split(" ")
     kinds = [

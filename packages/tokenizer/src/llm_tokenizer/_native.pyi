@@ -12,7 +12,6 @@ class NativeTokenizer:
     def from_json(
         json: bytes,
         added: list[tuple[str, int | None, bool, bool, bool, bool, bool]],
-        ends: tuple[str | None, str | None] | None,
     ) -> NativeTokenizer: ...
     @staticmethod
     def from_gguf(path: str | PathLike[str]) -> tuple[NativeTokenizer, dict[str, Any]]: ...

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import GeneratorType
 from typing import Any
 
 import jinja2
@@ -28,7 +29,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-_WIDE_FORMAT = re.compile(r"\d{6,}|\*")
+_NUMBER = re.compile(r"\d+")
+_NESTED_FIELD = re.compile(r"\{[^{}]*\{")
+_MAX_POWER_BITS = 4096
 _PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 
 
@@ -44,7 +47,7 @@ class Limits:
 
     text_chars: int = 8 * 2**20
     loop_turns: int = 1_000_000
-    time_s: float = 10.0
+    time_s: float = 5.0
 
 
 class Refused(jinja2.TemplateError):
@@ -192,9 +195,19 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise LimitExceeded(f"the chat template takes longer than {self._limits.time_s} s")
 
     def checked_text(self, value: object) -> object:
-        """`value`, unless it is a text over the limit."""
+        """`value`, unless it is a text over the limit; what a lazy filter yields is counted on its way."""
+        if isinstance(value, GeneratorType):
+            return self._counted(value)
         self.check_size(len(value) if isinstance(value, str) else 0)
         return value
+
+    def _counted(self, values: Iterable[Any]) -> Iterator[Any]:
+        size = 0
+        for value in values:
+            self.count_turn()
+            size += len(value) if isinstance(value, str) else 1
+            self.check_size(size)
+            yield value
 
     def check_size(self, size: int) -> None:
         """Refuse a text or list of `size` before it is made."""
@@ -212,25 +225,26 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 if isinstance(sized, str | list | tuple | bytes) and isinstance(times, int):
                     self.check_size(len(sized) * times)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            self.check_size(abs(left).bit_length() * right // 64)
+            if abs(left).bit_length() * right > _MAX_POWER_BITS:
+                raise LimitExceeded("the chat template raises a number to a very high power")
         elif operator == "%" and isinstance(left, str):
-            self.check_arguments("format", (left,))
+            self.check_arguments("format", (left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # jinja2's
         """Calls of methods that can make a large text from a small one, and a turn for each call."""
-        owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        method = getattr(obj, "__wrapped__", obj)  # jinja2 wraps the methods that format
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if owner is not self:
             self.count_turn()
-        if isinstance(owner, str) and name in _PADDING_METHODS | {"replace", "join"}:
+        if isinstance(owner, str) and name in _PADDING_METHODS | {"replace", "join", "format", "format_map"}:
             self.check_arguments(name, (owner, *args, *kwargs.values()))
         return self.checked_text(super().call(context, obj, *args, **kwargs))
 
     def check_arguments(self, name: str, args: tuple[Any, ...]) -> None:
         """Refuse what a text method or filter would make too large; `args[0]` is what it works on."""
-        if name == "format":
-            if _WIDE_FORMAT.search(str(args[0])):
-                raise LimitExceeded("the chat template formats with a very wide field")
+        if name in {"format", "format_map"}:
+            self._check_format(args)
         elif name == "replace":
             texts = [str(value) for value in args[:3]]
             if len(texts) == 3:
@@ -241,6 +255,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             widths = [int(value) for value in args[1:] if isinstance(value, int)]
             lines = str(args[0]).count("\n") + str(args[0]).count("\t") + 1
             self.check_size(len(str(args[0])) + max(widths, default=0) * lines)
+
+    def _check_format(self, args: tuple[Any, ...]) -> None:
+        """As if each field were as wide as the largest number in the pattern or among the arguments."""
+        pattern = str(args[0])
+        values = [item for value in args[1:] for item in (value if isinstance(value, tuple) else (value,))]
+        widths = [int(digits[:20]) for digits in _NUMBER.findall(pattern)]
+        if "*" in pattern or _NESTED_FIELD.search(pattern):
+            widths += [value for value in values if isinstance(value, int)]
+        self.check_size(len(pattern) + max(pattern.count("%"), pattern.count("{")) * max(widths, default=0))
 
     def _check_join(self, args: tuple[Any, ...]) -> None:
         texts = [value for value in args if isinstance(value, str)]

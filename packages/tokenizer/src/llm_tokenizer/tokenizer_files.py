@@ -88,16 +88,10 @@ def _load_folder(folder: Path) -> LoadedTokenizer:
 
 def _load_json(path: Path, config: Mapping[str, Any], templates: Mapping[str, str]) -> LoadedTokenizer:
     special_tokens = _special_tokens(config, path.parent)
-    ends = None
-    if "add_bos_token" in config or "add_eos_token" in config:
-        ends = (
-            special_tokens.get("bos_token") if config.get("add_bos_token") else None,
-            special_tokens.get("eos_token") if config.get("add_eos_token") else None,
-        )
+    # add_bos_token and add_eos_token are not read: the post-processor decides, as in transformers.
+    added = _added_tokens(config, special_tokens, path.parent)
     try:
-        native = NativeTokenizer.from_json(
-            _read_bytes(path), _added_tokens(config, special_tokens, path.parent), ends
-        )
+        native = NativeTokenizer.from_json(_read_bytes(path), added)
     except TokenizerFileError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
     eos = native.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None

@@ -21,22 +21,11 @@ pub(crate) struct NativeTokenizer {
 
 #[pymethods]
 impl NativeTokenizer {
-    /// Load a tokenizer.json; `ends` replaces what encoding puts before and behind a text.
+    /// Load a tokenizer.json; `added` are tokens that must be in the vocabulary.
     #[staticmethod]
-    fn from_json(
-        py: Python<'_>,
-        json: &[u8],
-        added: Vec<AddedToken>,
-        ends: Option<(Option<String>, Option<String>)>,
-    ) -> PyResult<Self> {
+    fn from_json(py: Python<'_>, json: &[u8], added: Vec<AddedToken>) -> PyResult<Self> {
         let specs: Vec<AddedTokenSpec> = added.into_iter().map(spec).collect();
-        let inner = detached(py, || {
-            let tokenizer = TextTokenizer::from_json(json)?.add_tokens(&specs)?;
-            match ends {
-                Some((bos, eos)) => tokenizer.with_ends(bos.as_deref(), eos.as_deref()),
-                None => Ok(tokenizer),
-            }
-        })?;
+        let inner = detached(py, || TextTokenizer::from_json(json)?.add_tokens(&specs))?;
         Ok(Self {
             inner: Arc::new(inner),
         })

@@ -277,12 +277,11 @@ impl Row {
 
     fn show(&mut self, chunk: &str, out: &mut String) -> Option<usize> {
         let text = self.without_prompt_end(chunk);
-        let stop = match &mut self.stops {
-            Some(stops) => stops.feed(text, out),
-            None => {
-                out.push_str(text);
-                None
-            }
+        let stop = if let Some(stops) = &mut self.stops {
+            stops.feed(text, out)
+        } else {
+            out.push_str(text);
+            None
         };
         self.stopped |= stop.is_some();
         stop

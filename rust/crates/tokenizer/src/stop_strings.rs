@@ -69,15 +69,14 @@ impl StopStrings {
     fn insert(&mut self, stop: &[u8], index: u32) {
         let mut at = ROOT;
         for &byte in stop {
-            at = match self.nodes[at as usize].next(byte) {
-                Some(child) => child,
-                None => {
-                    let child = self.nodes.len() as u32;
-                    let depth = self.nodes[at as usize].depth + 1;
-                    self.nodes.push(Node::new(depth));
-                    self.nodes[at as usize].edges.push((byte, child));
-                    child
-                }
+            at = if let Some(child) = self.nodes[at as usize].next(byte) {
+                child
+            } else {
+                let child = self.nodes.len() as u32;
+                let depth = self.nodes[at as usize].depth + 1;
+                self.nodes.push(Node::new(depth));
+                self.nodes[at as usize].edges.push((byte, child));
+                child
             };
         }
         let hit = &mut self.nodes[at as usize].hit;
@@ -154,6 +153,12 @@ impl StopStrings {
 mod tests {
     use super::*;
 
+    fn watch(stops: &[String], include: bool) -> StopStrings {
+        StopStrings::new(stops, include)
+            .expect("valid stop strings")
+            .expect("at least one")
+    }
+
     /// What a scan of the whole text says: the cut text and the stop that completed first.
     fn reference(text: &str, stops: &[String], include: bool) -> (String, Option<usize>) {
         for end in 1..=text.len() {
@@ -174,7 +179,7 @@ mod tests {
         for text in ["one two three", "aaab", "xé!", "aaaaa", "", "net two ne tw"] {
             for include in [false, true] {
                 for mask in 0_u32..1 << text.chars().count().saturating_sub(1).min(10) {
-                    let mut matcher = StopStrings::new(&stops, include).unwrap().unwrap();
+                    let mut matcher = watch(&stops, include);
                     let (mut out, mut hit, mut chunk) = (String::new(), None, String::new());
                     for (at, character) in text.chars().enumerate() {
                         chunk.push(character);
@@ -197,7 +202,7 @@ mod tests {
 
     #[test]
     fn holds_back_no_more_than_a_possible_stop() {
-        let mut matcher = StopStrings::new(&["DEFG".to_owned()], false).unwrap().unwrap();
+        let mut matcher = watch(&["DEFG".to_owned()], false);
         let mut out = String::new();
         assert_eq!(matcher.feed("ABCDE", &mut out), None);
         assert_eq!(out, "ABC");

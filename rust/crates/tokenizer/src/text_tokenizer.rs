@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::token_table::TokenTable;
 
 /// A token that configuration files add to, or mark as special in, the vocabulary.
+// The flags are those of the file format, independent of each other.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddedTokenSpec {
     /// The text that stands for the token.

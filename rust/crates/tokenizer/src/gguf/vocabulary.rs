@@ -66,16 +66,16 @@ fn build(metadata: &Metadata) -> Result<GgufTokenizer> {
         }
     };
     let roles = roles(&keys, vocabulary.tokens.len())?;
-    let add_bos_token = keys
+    let at_start = keys
         .flag("tokenizer.ggml.add_bos_token")?
         .unwrap_or(bos_by_default);
-    let add_eos_token = keys.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let at_end = keys.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
     let text_of = |role: &str| -> Option<&str> {
         let (_, id) = roles.iter().find(|(name, _)| *name == role)?;
         vocabulary.tokens.get(*id as usize).copied()
     };
-    let bos = text_of("bos").filter(|_| add_bos_token);
-    let eos = text_of("eos").filter(|_| add_eos_token);
+    let bos = text_of("bos").filter(|_| at_start);
+    let eos = text_of("eos").filter(|_| at_end);
     let mut tokenizer = TextTokenizer::from_json(json.to_string().as_bytes())?;
     if bos.is_some() || eos.is_some() {
         tokenizer = tokenizer.with_ends(bos, eos)?;
