@@ -19,13 +19,11 @@ def test_generate_raw_from_stdin(run_cli):
 
 
 def test_chat_through_a_pipe(run_cli):
-    lines = "What is the capital of France?\n\n/reset\nWhat is the capital of Italy?\n/exit\nnever read\n"
+    question = "What is the capital of France?"
+    lines = f"{question}\n\n/reset\n{question}\n/exit\nnever read\n"
     result = run_cli("chat", "--no-progress", "--max-tokens", "20", stdin=lines)
     assert result.returncode == 0, result.stderr
-    answers = result.stdout.splitlines()
-    assert answers[0] == "The capital of France is Paris."
-    assert "Rome" in answers[1]
-    assert len(answers) == 2
+    assert result.stdout == 2 * "The capital of France is Paris.\n"
 
 
 def test_version(run_cli):
