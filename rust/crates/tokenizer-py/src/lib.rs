@@ -1,5 +1,8 @@
 //! Python bindings of the `tokenizer` crate: conversion of arguments, the GIL, and errors. No logic of its own.
 
+// PyO3 hands arguments over by value.
+#![allow(clippy::needless_pass_by_value)]
+
 mod detokenizer;
 mod errors;
 mod tokenizer;

@@ -33,7 +33,7 @@ impl NativeTokenizer {
 
     /// Load the tokenizer inside a GGUF file; returns it with what the file says around it.
     #[staticmethod]
-    fn from_gguf<'py>(py: Python<'py>, path: PathBuf) -> PyResult<(Self, Bound<'py, PyDict>)> {
+    fn from_gguf(py: Python<'_>, path: PathBuf) -> PyResult<(Self, Bound<'_, PyDict>)> {
         let loaded = detached(py, || gguf::load(&path))?;
         let facts = PyDict::new(py);
         for (role, id) in &loaded.roles {

@@ -20,7 +20,9 @@ fn byte_level() -> Arc<TextTokenizer> {
             json!(byte),
         );
     }
-    load(vocab, &json!({"type": "ByteLevel"}))
+    let stage =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    load(vocab, &stage)
 }
 
 /// Token `b` is the fallback token of the byte `b`; token 256 is special.
