@@ -127,8 +127,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _exit_with_front_end() -> None:
-    """Wait for the end of standard input, then end this process, whatever it is doing."""
-    while sys.stdin.buffer.read(4096):
+    """Wait for the end of standard input, then end this process, whatever it is doing.
+
+    Reads the descriptor: a thread inside the buffered reader would hold its lock when the interpreter ends.
+    """
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(0)
 
