@@ -44,7 +44,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
-        self._count(len(name) + len(value))
+        self._count(len(name) + len(value) + 4)  # with colon, space and line end
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
