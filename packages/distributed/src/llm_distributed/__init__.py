@@ -23,6 +23,7 @@ from llm_distributed.executor import (
 )
 from llm_distributed.in_process import InProcessExecutor
 from llm_distributed.mesh import AXES, DeviceMesh, connect
+from llm_distributed.multiprocess import MultiprocessExecutor
 
 __all__ = [
     "API_VERSION",
@@ -38,6 +39,7 @@ __all__ = [
     "InProcessExecutor",
     "MeshError",
     "MsgpackCodec",
+    "MultiprocessExecutor",
     "NotRunning",
     "PendingResult",
     "ReadyResult",

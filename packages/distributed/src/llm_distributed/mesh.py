@@ -1,7 +1,7 @@
 """Named axes over ranks and the collectives along them; knows nothing of layers or processes.
 
-Ranks are laid out in row-major order over (dp, pp, cp, tp, ep), the last axis fastest. Layers ask for an axis,
-never for a rank. An axis of size 1 costs nothing: its collectives return their input.
+Ranks are laid out in row-major order over (dp, pp, cp, tp, ep), the last axis fastest. Layers ask for an
+axis, never for a rank. An axis of size 1 costs nothing: its collectives return their input.
 """
 
 from __future__ import annotations
