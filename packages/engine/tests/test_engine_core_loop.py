@@ -56,6 +56,9 @@ class ArithmeticWorker:
         faults = {row: "a faulty row" for row, seed in enumerate(seeds) if seed == 1}
         return ReadyResult(StepResult(plan.step_id, Ragged.from_rows(tokens), faults=faults))
 
+    def step_counts(self) -> dict[str, int]:
+        return {"graph": 0, "eager": 0}
+
     def _run_row(self, plan: StepPlan, row: int) -> list[int]:
         table = self.tables[int(plan.slots[row])]
         end = int(plan.num_computed[row] + plan.num_tokens[row])

@@ -20,6 +20,7 @@ from llm_engine import EngineOptions, InvalidOption
         ("kv_cache_bytes", -1), ("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("scheduler", ""),
         ("policy", "lifo"), ("enable_prefix_caching", 1), ("overlap", "yes"), ("seed", 1.5),
         ("max_waiting_requests", 0), ("max_waiting_tokens", 0), ("threads", 0), ("progress", None),
+        ("graphs", "some"), ("graphs", None),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_its_field(field, value):

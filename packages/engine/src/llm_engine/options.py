@@ -10,6 +10,7 @@ from llm_engine.errors import InvalidOption
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
+GRAPHS = ("auto", "none", "full")
 POLICIES = ("fcfs", "priority")
 
 _T = TypeVar("_T")
@@ -66,6 +67,11 @@ class EngineOptions:
         None,
         "Plan the next step while the device runs one; by default on for CUDA, off for the CPU.",
     )
+    graphs: str = _option(
+        "auto",
+        "CUDA graphs of the decode steps. auto: full on CUDA, none on the CPU. none: launch every kernel.",
+        GRAPHS,
+    )
     seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
     max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
     max_waiting_tokens: int = _option(8_388_608, "Prompt tokens that may wait; more are refused.")
@@ -106,7 +112,8 @@ class EngineOptions:
                 raise InvalidOption(name, f"must be a non-empty string, got {value!r}")
         if self.tokenizer is not None and (not isinstance(self.tokenizer, str) or not self.tokenizer):
             raise InvalidOption("tokenizer", f"must be a non-empty string or None, got {self.tokenizer!r}")
-        for name, choices in (("dtype", DTYPES), ("load_format", LOAD_FORMATS), ("policy", POLICIES)):
+        listed = {"dtype": DTYPES, "load_format": LOAD_FORMATS, "policy": POLICIES, "graphs": GRAPHS}
+        for name, choices in listed.items():
             if getattr(self, name) not in choices:
                 raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         kind, _, index = self.device.partition(":")

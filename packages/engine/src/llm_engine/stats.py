@@ -24,6 +24,8 @@ class EngineStats:
         generated_tokens: Tokens generated (total).
         scheduled_tokens: Tokens run through the model (total).
         steps: Steps finished (total).
+        graph_steps: Steps that replayed a captured graph, on the first rank (total).
+        eager_steps: Steps launched kernel by kernel, on the first rank (total).
         failed_steps: Steps that raised; their requests ended with an error (total).
         host_s: Host time of the steps in seconds, waiting for the device excluded (total).
         wait_s: Time spent waiting for the device in seconds (total); on the CPU, running the model.
@@ -46,6 +48,8 @@ class EngineStats:
     generated_tokens: int = 0
     scheduled_tokens: int = 0
     steps: int = 0
+    graph_steps: int = 0
+    eager_steps: int = 0
     failed_steps: int = 0
     host_s: float = 0.0
     wait_s: float = 0.0

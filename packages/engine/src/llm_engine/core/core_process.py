@@ -19,6 +19,8 @@ import zmq
 
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import (
+    FROM_CORE_SOCKET,
+    TO_CORE_SOCKET,
     Abort,
     AddRequest,
     Codec,
@@ -34,8 +36,6 @@ from llm_engine.core.startup import one_line, start_core
 from llm_engine.errors import StartupError
 from llm_engine.options import EngineOptions
 
-TO_CORE_SOCKET = "to-core"
-FROM_CORE_SOCKET = "from-core"
 _MAX_MESSAGES_PER_STEP = 1024
 _NOTHING_RAN_WAIT_MS = 2
 _LINGER_MS = 2000

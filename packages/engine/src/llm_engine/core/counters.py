@@ -1,6 +1,7 @@
 """Owns the core's own counters and their snapshot; knows nothing of how they are exported."""
 
 import time
+from collections.abc import Mapping
 
 from llm_kvcache import KVCache
 from llm_scheduler import RowOutput, Scheduler
@@ -27,8 +28,8 @@ class Counters:
         self.steps += 1
         self.generated_tokens += sum(len(output.tokens) for output in outputs)
 
-    def snapshot(self, scheduler: Scheduler, cache: KVCache) -> EngineStats:
-        """All counters and gauges, as of now."""
+    def snapshot(self, scheduler: Scheduler, cache: KVCache, worker_steps: Mapping[str, int]) -> EngineStats:
+        """All counters and gauges, as of now; `worker_steps` as `Worker.step_counts` gives them."""
         queue, blocks = scheduler.stats(), cache.stats()
         return EngineStats(
             running=queue.running,
@@ -52,6 +53,8 @@ class Counters:
             generated_tokens=self.generated_tokens,
             scheduled_tokens=queue.scheduled_tokens,
             steps=self.steps,
+            graph_steps=worker_steps["graph"],
+            eager_steps=worker_steps["eager"],
             failed_steps=self.failed_steps,
             host_s=self.host_s,
             wait_s=self.wait_s,

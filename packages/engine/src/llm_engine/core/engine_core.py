@@ -95,7 +95,8 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """A snapshot of all counters."""
-        return self._counters.snapshot(self._scheduler, self._cache)
+        worker_steps: dict[str, int] = self._executor.call("step_counts")[0]
+        return self._counters.snapshot(self._scheduler, self._cache, worker_steps)
 
     def shutdown(self) -> None:
         """Stop the workers. Live requests are dropped."""

@@ -14,6 +14,10 @@ from llm_engine.worker.row_params import RowParams
 
 PROTOCOL_VERSION = 1
 
+TO_CORE_SOCKET = "to-core"
+FROM_CORE_SOCKET = "from-core"
+"""Names of the two sockets in the folder that the front end makes."""
+
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True, array_like=True, kw_only=True):
     """Queue a request. `token_ids` are the prompt's tokens as little-endian int32."""

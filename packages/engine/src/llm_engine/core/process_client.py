@@ -16,13 +16,18 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from llm_engine.core.messages import Codec, CoreFailed, FromCore, Shutdown, ToCore
+from llm_engine.core.messages import (
+    FROM_CORE_SOCKET,
+    TO_CORE_SOCKET,
+    Codec,
+    CoreFailed,
+    FromCore,
+    Shutdown,
+    ToCore,
+)
 from llm_engine.errors import EngineDead, StartupError
 from llm_engine.options import EngineOptions
 
-# Kept in step with `core_process`, which must not be imported here: it needs torch, the front end does not.
-TO_CORE_SOCKET = "to-core"
-FROM_CORE_SOCKET = "from-core"
 _LAST_WORDS_S = 0.3
 
 

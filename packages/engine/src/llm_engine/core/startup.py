@@ -109,6 +109,7 @@ def _start_worker(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
+        graphs=options.graphs,
         threads=options.threads,
         progress=options.progress,
     )
