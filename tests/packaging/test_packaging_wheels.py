@@ -1,5 +1,6 @@
 """Every package is built as a release would build it, and each wheel stands alone in a clean environment."""
 
+import os
 import re
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def run(*command, **kwargs):
 def wheels(tmp_path_factory):
     """Builds each sdist and each wheel from it; returns role -> wheel."""
     out = tmp_path_factory.mktemp("dist")
-    run("uv", "build", "--all-packages", "--out-dir", out, cwd=ROOT)
+    # The dependencies that the workspace's own build has compiled serve here too; our crates are built anew.
+    cargo = {"CARGO_TARGET_DIR": str(ROOT / "rust/target"), "PYO3_PYTHON": sys.executable}
+    run("uv", "build", "--all-packages", "--out-dir", out, cwd=ROOT, env={**os.environ, **cargo})
     found = {}
     for role, project in PROJECTS.items():
         stem = project["name"].replace("-", "_")
