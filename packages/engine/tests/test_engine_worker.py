@@ -132,16 +132,18 @@ def reference_tokens(reference, prompt, count):
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_tokens_equal_transformers(worker, reference, prompt):
-    assert generate(worker, prompt, 12) == reference_tokens(reference, prompt, 12)
+    assert generate(worker, prompt, 8) == reference_tokens(reference, prompt, 8)
 
 
 @pytest.mark.parametrize(
     "params", [{}, {"temperature": 0.9, "seed": 5}, {"temperature": 1.2, "top_p": 0.8, "seed": -3}]
 )
 def test_chunked_equals_whole(worker, params):
-    whole = generate(worker, PROMPTS[2], 10, **params)
-    assert generate(worker, PROMPTS[2], 10, chunk=7, slot=3, **params) == whole
-    assert generate(worker, PROMPTS[2], 10, chunk=1, slot=7, **params) == whole
+    whole = generate(worker, PROMPTS[2], 6, **params)
+    assert generate(worker, PROMPTS[2], 6, chunk=7, slot=3, **params) == whole
+    assert generate(worker, PROMPTS[0], 3, chunk=1, slot=7, **params) == generate(
+        worker, PROMPTS[0], 3, **params
+    )
 
 
 def test_rows_together_equal_rows_alone(worker):
@@ -310,24 +312,26 @@ def test_ids_beyond_the_sampled_vocabulary_are_never_drawn(worker):
     runner.sampled_vocab_size = 100
     try:
         tokens = generate(
-            worker, PROMPTS[2], 40, temperature=50.0, repetition_penalty=1.1, logprobs=1, seed=1
+            worker, PROMPTS[2], 24, temperature=50.0, repetition_penalty=1.1, logprobs=1, seed=1
         )
     finally:
         runner.sampled_vocab_size = None
     assert max(tokens) < 100
-    assert len(set(tokens)) > 10
+    assert len(set(tokens)) > 8
 
 
 def test_bad_plans_are_refused(worker):
     rows = Rows(worker)
-    with pytest.raises(PlanError, match="slots without a request"):
-        rows.computed[4] = rows.reserved[4] = 0
-        worker.execute(rows.plan({4: 1}))
-    with pytest.raises(PlanError, match="slot 99"):
-        worker.execute(rows.plan({99: 1}, admit=[new_row(99, [1])]))
-    with pytest.raises(PlanError, match="payload"):
-        row = NewRow(0, "x", np.array([1], np.int32), 1, {"seed": 1})
-        worker.execute(rows.plan({0: 1}, admit=[row]))
+    rows.computed[4] = rows.reserved[4] = 0
+    row = NewRow(0, "x", np.array([1], np.int32), 1, {"seed": 1})
+    bad = {
+        "slots without a request": rows.plan({4: 1}),
+        "slot 99": rows.plan({99: 1}, admit=[new_row(99, [1])]),
+        "payload": rows.plan({0: 1}, admit=[row]),
+    }
+    for message, plan in bad.items():
+        with pytest.raises(PlanError, match=message):
+            worker.execute(plan)
     assert generate(worker, PROMPTS[0], 2) == generate(worker, PROMPTS[0], 2, slot=1)
 
 
