@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 COMMAND = [sys.executable, "-m", "llm_stack_server"]
 START_S = 300  # seconds on an idle machine; more on a busy one
-BASE = {"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 6, "temperature": 0}
+BASE = {"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 3, "temperature": 0}
 
 
 def free_port() -> int:
