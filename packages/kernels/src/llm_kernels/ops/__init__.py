@@ -8,7 +8,7 @@ from llm_kernels.ops.kv_write import write_kv
 from llm_kernels.ops.linear import linear
 from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
 from llm_kernels.ops.rope import rotary_embedding
-from llm_kernels.ops.sampling import Penalties, SampleOutput, SamplingBatch, sample
+from llm_kernels.ops.sampling import Penalties, SampleOutput, SamplingBatch, sample, token_ranks
 from llm_kernels.registry import BackendStatus
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "rotary_embedding",
     "sample",
     "selected",
+    "token_ranks",
     "use_backend",
     "write_kv",
 ]
