@@ -41,6 +41,8 @@ class ServerProcess:
             "smollm2",
             "--port",
             str(self.port),
+            "--threads",
+            "1",  # the machine may be shared: waiting threads would spin
             "--dtype",
             "float32",
             "--no-progress",
