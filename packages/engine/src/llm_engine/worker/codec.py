@@ -1,7 +1,7 @@
 """Plans and results as bytes: MessagePack, arrays raw, no pickle; knows nothing of sockets.
 
-The first byte of a message says what it holds; anything but a plan, a result and a model's description is plain
-data.
+The first byte of a message says what it holds; anything but a plan, a result and a model's description is
+plain data.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: Most tokens in a step.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
+        graphs: "auto" (full on CUDA), "none" or "full": capture decode steps as CUDA graphs.
         threads: torch threads on a CPU; None leaves torch's choice.
         progress: Show a progress bar while loading.
     """
@@ -36,6 +37,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     sampled_vocab_size: int | None = None
+    graphs: str = "auto"
     threads: int | None = None
     progress: bool = False
 

@@ -1,4 +1,4 @@
-"""Which device and which number format to use; knows nothing of models but one key of their config."""
+"""Which device, number format and graphs to use; knows nothing of models but one key of their config."""
 
 from __future__ import annotations
 
@@ -52,3 +52,16 @@ def pick_dtype(name: str, device: torch.device, model_config: Mapping[str, Any])
         return torch.float32
     stated = str(model_config.get("dtype") or model_config.get("torch_dtype") or "").removeprefix("torch.")
     return torch.float16 if stated == "float16" else torch.bfloat16
+
+
+def use_graphs(name: str, device: torch.device) -> bool:
+    """Whether decode steps are captured: "auto" where the device can, "full" or "none" as said.
+
+    Raises:
+        InvalidOption: Not one of these, or "full" without a CUDA device.
+    """
+    if name not in ("auto", "none", "full"):
+        raise InvalidOption("graphs", f"must be auto, none or full, got {name!r}")
+    if name == "full" and device.type != "cuda":
+        raise InvalidOption("graphs", f"full needs a CUDA device, got {device.type}")
+    return name != "none" and device.type == "cuda"

@@ -29,8 +29,8 @@ class KVCacheTooSmall(WorkerError):
 
     def __init__(self, available_bytes: int, required_bytes: int, advice: str) -> None:
         super().__init__(
-            f"the KV cache would get {available_bytes / 2**20:.1f} MiB, but one request of max_model_len tokens "
-            f"needs {required_bytes / 2**20:.1f} MiB: {advice}"
+            f"the KV cache would get {available_bytes / 2**20:.1f} MiB, but one request of max_model_len "
+            f"tokens needs {required_bytes / 2**20:.1f} MiB: {advice}"
         )
         self.available_bytes = available_bytes
         self.required_bytes = required_bytes

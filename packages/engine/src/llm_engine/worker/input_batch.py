@@ -16,6 +16,7 @@ from llm_scheduler import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.worker.decode_step import pack_rows
 from llm_engine.worker.errors import PlanError
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 
@@ -80,16 +81,21 @@ def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
     )
 
 
-def input_arrays(plan: StepPlan, batch: HostBatch, update: TableUpdate) -> dict[str, NDArray[np.generic]]:
-    """The host's part of the inputs, for the step's one copy to the device."""
-    arrays: dict[str, NDArray[np.generic]] = {
-        "slots": plan.slots.astype(np.int64),
-        "positions": _positions(plan, batch),
-        "cu_query_lens": batch.cu_query_lens,
-        "context_lens": batch.context_lens,
-    }
-    if batch.max_query_len > 1:
-        arrays["token_slots"] = np.repeat(arrays["slots"], plan.num_tokens)
+def input_arrays(
+    plan: StepPlan, batch: HostBatch, update: TableUpdate, *, padded_rows: int | None = None
+) -> dict[str, NDArray[np.generic]]:
+    """The host's part of the inputs, for the step's one copy to the device.
+
+    Args:
+        plan: The plan.
+        batch: Its lengths.
+        update: New entries of the block tables.
+        padded_rows: The rows of the `DecodeStep` that will run; None: `model_inputs` will follow.
+    """
+    if padded_rows is None:
+        arrays = _row_arrays(plan, batch)
+    else:
+        arrays = {"packed_rows": pack_rows(plan.slots, batch.context_lens, padded_rows)}
     if len(batch.sample_rows) != batch.num_tokens:
         arrays["last_tokens"] = batch.cu_query_lens[1:][batch.sample_rows].astype(np.int64) - 1
     if len(update.values):
@@ -131,6 +137,18 @@ def model_inputs(batch: HostBatch, sent: Mapping[str, Tensor], tables: SlotTable
             max_context_len=batch.max_context_len,
         ),
     )
+
+
+def _row_arrays(plan: StepPlan, batch: HostBatch) -> dict[str, NDArray[np.generic]]:
+    arrays: dict[str, NDArray[np.generic]] = {
+        "slots": plan.slots.astype(np.int64),
+        "positions": _positions(plan, batch),
+        "cu_query_lens": batch.cu_query_lens,
+        "context_lens": batch.context_lens,
+    }
+    if batch.max_query_len > 1:
+        arrays["token_slots"] = np.repeat(arrays["slots"], plan.num_tokens)
+    return arrays
 
 
 def _positions(plan: StepPlan, batch: HostBatch) -> NDArray[np.int64]:

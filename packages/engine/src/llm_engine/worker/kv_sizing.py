@@ -1,8 +1,8 @@
 """How many KV blocks fit: measured on a GPU, a stated budget on a CPU; knows nothing of plans.
 
 GPU: `gpu_memory_fraction` of the device, minus what is in use now (weights, the CUDA context, other
-    processes), minus the
-most that one full step needs beyond it, which is measured by running one. CPU: 4 GiB or a quarter of the
+processes), minus the most that one full step needs beyond it, which is measured by running one, minus a
+reserve: 256 MiB, and 1 GiB more where decode steps are captured as graphs. CPU: 4 GiB or a quarter of the
 available memory, whichever is less. `kv_cache_bytes` overrides both.
 """
 
@@ -24,8 +24,12 @@ CPU_SHARE = 0.25
 _GPU_RESERVE_BYTES = 256 * 2**20
 
 
-def count_blocks(model: Decoder, config: WorkerConfig) -> int:
-    """Number of KV blocks that fit.
+# The captured decode steps: their shared intermediates and outputs, and what the driver keeps of each node.
+_GRAPHS_RESERVE_BYTES = 2**30
+
+
+def count_blocks(model: Decoder, config: WorkerConfig, *, graphs: bool = False) -> int:
+    """Number of KV blocks that fit; `graphs`: beside captured decode steps.
 
     Raises:
         KVCacheTooSmall: They do not hold one request of `max_model_len` tokens (of one block, where that is
@@ -35,7 +39,7 @@ def count_blocks(model: Decoder, config: WorkerConfig) -> int:
     if config.kv_cache_bytes is not None:
         available, remedy = config.kv_cache_bytes, "raise kv_cache_bytes"
     elif model.device.type == "cuda":
-        available = _gpu_bytes(model, config)
+        available = _gpu_bytes(model, config) - (_GRAPHS_RESERVE_BYTES if graphs else 0)
         remedy = "raise gpu_memory_fraction, lower max_num_batched_tokens or max_num_seqs"
     else:
         available = min(CPU_BUDGET_BYTES, int(available_memory_bytes() * CPU_SHARE))

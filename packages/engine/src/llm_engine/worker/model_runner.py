@@ -14,6 +14,9 @@ from llm_models import Decoder
 from llm_scheduler import StepPlan
 from torch import Tensor
 
+from llm_engine.worker.decode_graphs import DecodeGraphs
+from llm_engine.worker.decode_step import DecodeStep
+from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 from llm_engine.worker.input_batch import HostBatch, input_arrays, measure, model_inputs, update_tables
 from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
 from llm_engine.worker.prompt_logprobs import score_positions
@@ -35,6 +38,11 @@ class ModelRunner:
         max_model_len: Longest sequence in tokens.
         block_size: Tokens in a KV block.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
+        graphs: Capture decode steps as CUDA graphs; needs a model on a CUDA device.
+
+    Attributes:
+        num_graph_steps: Steps that replayed a graph.
+        num_eager_steps: Steps that launched kernel by kernel.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class ModelRunner:
         max_model_len: int,
         block_size: int,
         sampled_vocab_size: int | None = None,
+        graphs: bool = False,
     ) -> None:
         self.model = model
         self.kv_caches = kv_caches
@@ -53,6 +62,8 @@ class ModelRunner:
         self.sampled_vocab_size = sampled_vocab_size
         self.tables = SlotTables(num_slots, max_model_len, block_size, self.device)
         self.params = SlotParams(num_slots)
+        self.num_graph_steps = self.num_eager_steps = 0
+        self._graphs = self._make_graphs() if graphs else None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep:
@@ -65,14 +76,14 @@ class ModelRunner:
         batch = measure(plan, self.tables)
         rows = batch.sample_rows
         sampling = self._plan_sampling(plan, batch)
-        arrays = input_arrays(plan, batch, update)
+        key = self._graph_for(batch)
+        arrays = input_arrays(plan, batch, update, padded_rows=None if key is None else key.rows)
         if sampling is not None:
             arrays.update(sampling.arrays)
         sent = upload(arrays, self.device)
         update_tables(plan, sent, self.tables)
         self._copy_blocks(sent)
-        inputs = model_inputs(batch, sent, self.tables)
-        hidden_TE = self.model(inputs.input_ids, inputs.metadata, self.kv_caches)
+        hidden_TE = self._forward(batch, sent, key)
         chunks, faults = self._score_prompts(plan, batch, hidden_TE)
         sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
         launched = Launched(
@@ -91,6 +102,27 @@ class ModelRunner:
         every = np.arange(self.tables.num_slots, dtype=np.int32)
         self.tables.release(every)
         self.params.release(every)
+
+    def _make_graphs(self) -> DecodeGraphs:
+        buckets = GraphBuckets(self.tables.num_slots, self.tables.max_tokens)
+        step = DecodeStep(self.model, self.kv_caches, self.tables, buckets.rows[-1])
+        return DecodeGraphs(step, buckets, self.device)
+
+    def _graph_for(self, batch: HostBatch) -> GraphKey | None:
+        """The graph of a step whose rows all have one token; what is done with its output does not matter."""
+        if self._graphs is None or batch.max_query_len > 1:
+            return None
+        return self._graphs.prepare(batch.num_tokens, batch.max_context_len)
+
+    def _forward(self, batch: HostBatch, sent: Mapping[str, Tensor], key: GraphKey | None) -> Tensor:
+        """Hidden states of the step's tokens, [T, E]."""
+        if self._graphs is not None and key is not None:
+            self.num_graph_steps += 1
+            return self._graphs.replay(key, sent["packed_rows"])[: batch.num_tokens]
+        self.num_eager_steps += 1
+        inputs = model_inputs(batch, sent, self.tables)
+        hidden_TE: Tensor = self.model(inputs.input_ids, inputs.metadata, self.kv_caches)
+        return hidden_TE
 
     def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
         self.tables.release(plan.released)

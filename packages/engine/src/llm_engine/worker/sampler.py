@@ -1,7 +1,8 @@
 """Chooses the tokens of a step's rows, from host columns to the draw; knows nothing of the model.
 
-What needs a decision (is anything random, which rows filter) is decided from the host's columns. The RNG counter
-is the index of the drawn token in its sequence, so draws do not depend on chunking, batching or preemption.
+What needs a decision (is anything random, which rows filter) is decided from the host's columns. The RNG
+counter is the index of the drawn token in its sequence, so draws do not depend on chunking, batching or
+preemption.
 """
 
 from __future__ import annotations

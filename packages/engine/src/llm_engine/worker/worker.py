@@ -12,7 +12,7 @@ from llm_models import Decoder, load_model, resolve
 from llm_scheduler import StepPlan
 
 from llm_engine.worker.config import ModelInfo, WorkerConfig
-from llm_engine.worker.devices import pick_device, pick_dtype
+from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.kv_sizing import count_blocks
 from llm_engine.worker.model_runner import ModelRunner
@@ -44,6 +44,7 @@ class Worker:
             raise InvalidOption("world_size", f"models cannot be sharded yet, got {mesh.world_size} ranks")
         self._config = config
         self._device = pick_device(config.device)
+        self._graphs = use_graphs(config.graphs, self._device)
         if config.threads is not None:
             if config.threads < 1:
                 raise InvalidOption("threads", f"must be at least 1, got {config.threads}")
@@ -93,7 +94,7 @@ class Worker:
         Raises:
             KVCacheTooSmall: They do not hold one longest request; the message says what to lower.
         """
-        return count_blocks(self._need_loaded().model, self._config)
+        return count_blocks(self._need_loaded().model, self._config, graphs=self._graphs)
 
     def allocate_kv(self, num_blocks: int) -> ModelInfo:
         """Allocates the KV cache and the slot tables; may be called again to change the size.
@@ -121,6 +122,7 @@ class Worker:
             max_model_len=info.max_model_len,
             block_size=config.block_size,
             sampled_vocab_size=config.sampled_vocab_size,
+            graphs=self._graphs,
         )
         self._loaded = _Loaded(loaded.model, info)
         return info
@@ -139,6 +141,13 @@ class Worker:
         """Forgets every slot; the KV cache's contents are not cleared."""
         if self._runner is not None:
             self._runner.reset()
+
+    def step_counts(self) -> dict[str, int]:
+        """Steps since the KV cache was allocated: "graph", those that replayed one, and "eager", the rest."""
+        runner = self._runner
+        if runner is None:
+            return {"graph": 0, "eager": 0}
+        return {"graph": runner.num_graph_steps, "eager": runner.num_eager_steps}
 
     def _need_loaded(self) -> _Loaded:
         if self._loaded is None:

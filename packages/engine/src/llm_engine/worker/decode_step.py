@@ -1,0 +1,81 @@
+"""The decode step as one function of a small tensor, fit to be captured; knows nothing of plans or of graphs.
+
+Everything but two numbers a row is read from the slot tables on the device: token ids, block tables and the
+places in the KV cache. All sizes follow from the shape of the input and one host integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from llm_kernels.ops import AttentionMetadata
+from llm_models import Decoder
+from numpy.typing import NDArray
+from torch import Tensor
+
+from llm_engine.worker.slot_tables import SlotTables
+
+# Words a row in the input of a decode step: its slot, its context.
+WORDS_PER_ROW = 2
+
+
+def pack_rows(slots: NDArray[np.int32], context_lens: NDArray[np.int32], padded: int) -> NDArray[np.generic]:
+    """The input of a decode step, int64[2 * padded]: slots, then context lengths with the new token.
+
+    Rows past the given ones are padding: slot 0 and context 0, which read the tables and write nothing.
+    """
+    packed = np.zeros((WORDS_PER_ROW, padded), np.int64)
+    packed[0, : len(slots)] = slots
+    packed[1, : len(context_lens)] = context_lens
+    return packed.reshape(-1)
+
+
+class DecodeStep:
+    """Runs the model on the newest known token of each row.
+
+    Args:
+        model: The decoder.
+        kv_caches: Key and value cache of every layer.
+        tables: The slots' tokens and block tables.
+        max_rows: Most rows of a step.
+    """
+
+    def __init__(
+        self, model: Decoder, kv_caches: Sequence[tuple[Tensor, Tensor]], tables: SlotTables, max_rows: int
+    ) -> None:
+        self._model = model
+        self._kv_caches = kv_caches
+        self._tables = tables
+        self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=model.device)
+
+    def run(self, packed: Tensor, max_context_len: int) -> Tensor:
+        """Computes the hidden states of B rows.
+
+        Args:
+            packed: int64[2 * B] on the device, as `pack_rows` makes it.
+            max_context_len: Upper bound of the context lengths; it sets grids and table widths.
+
+        Returns:
+            [B, hidden size]; those of padding rows mean nothing.
+        """
+        slots, context_lens = packed.view(WORDS_PER_ROW, -1).unbind(0)
+        tables, block_size = self._tables, self._tables.block_size
+        positions = (context_lens - 1).clamp_min_(0)
+        input_ids = tables.token_ids[slots, positions].long()
+        blocks = tables.block_tables[slots, positions // block_size].long()
+        slot_mapping = (blocks * block_size + positions % block_size).masked_fill_(context_lens == 0, -1)
+        num_rows, width = len(slots), -(-max_context_len // block_size)
+        metadata = AttentionMetadata(
+            cu_query_lens=self._cu_query_lens[: num_rows + 1],
+            context_lens=context_lens.to(torch.int32),
+            block_tables=tables.block_tables[:, :width].index_select(0, slots),
+            slot_mapping=slot_mapping,
+            positions=positions,
+            num_decodes=num_rows,
+            max_query_len=1,
+            max_context_len=max_context_len,
+        )
+        hidden_BE: Tensor = self._model(input_ids, metadata, self._kv_caches)
+        return hidden_BE
