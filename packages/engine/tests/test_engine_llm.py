@@ -1,6 +1,9 @@
 """The offline front end with the real model."""
 
 import math
+import os
+import signal
+import threading
 
 import pytest
 import torch
@@ -217,19 +220,15 @@ def test_bad_input_is_refused_before_anything_runs(llm, prompts, params, field):
     assert (after.steps, after.requests_added, after.running) == (before.steps, before.requests_added, 0)
 
 
-def test_an_interrupt_aborts_and_leaves_the_engine_usable(llm, monkeypatch):
+@pytest.mark.parametrize("delay_s", [0.3, 0.5, 0.7])
+def test_an_interrupt_aborts_and_leaves_the_engine_usable(llm, delay_s):
     expected = texts(llm.generate(PROMPTS, GREEDY, progress=False))
-    step, count = llm._client.step, iter(range(100))
-
-    def interrupted():
-        if next(count) == 3:
-            raise KeyboardInterrupt
-        return step()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(llm._client, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            llm.generate(PROMPTS, GREEDY, progress=False)
+    long = SamplingParams(temperature=0.0, max_tokens=480, ignore_eos=True)
+    timer = threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(PROMPTS, long, progress=False)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     stats = llm.stats()
     assert (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
     assert texts(llm.generate(PROMPTS, GREEDY, progress=False)) == expected

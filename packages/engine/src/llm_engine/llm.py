@@ -13,6 +13,7 @@ from tqdm import tqdm
 from llm_engine.core.in_process_client import InProcessClient
 from llm_engine.core.messages import Abort
 from llm_engine.errors import EngineBusy, EngineError, InvalidRequest, RequestFailed
+from llm_engine.interrupts import DeferredInterrupt
 from llm_engine.live_requests import LiveRequest
 from llm_engine.options import EngineOptions
 from llm_engine.output_collector import OutputCollector
@@ -160,18 +161,25 @@ class LLM:
             requests.append(self._builder.build(prompt, one, request_id, 0, collector.put))
             collectors.append(collector)
         self._num_requests += len(requests)
-        try:
-            with tqdm(total=len(requests), desc="Requests", unit="req", disable=not progress) as bar:
-                self._drive(deque(zip(requests, collectors, strict=True)), bar)
-        except BaseException:
-            self._abort(requests)
-            raise
+        with DeferredInterrupt() as interrupt:
+            try:
+                with tqdm(total=len(requests), desc="Requests", unit="req", disable=not progress) as bar:
+                    self._drive(deque(zip(requests, collectors, strict=True)), bar, interrupt)
+            except BaseException:
+                self._abort(requests)
+                raise
         return _outputs(collectors)
 
-    def _drive(self, backlog: "deque[tuple[LiveRequest, OutputCollector]]", bar: "tqdm[Any]") -> None:
+    def _drive(
+        self,
+        backlog: "deque[tuple[LiveRequest, OutputCollector]]",
+        bar: "tqdm[Any]",
+        interrupt: DeferredInterrupt,
+    ) -> None:
         """Feed the core from the backlog and step it until all requests have ended."""
         running: list[tuple[LiveRequest, OutputCollector]] = []
         while backlog or running:
+            interrupt.check()
             running.extend(self._feed(backlog))
             followup = self._processor.process(self._client.step())
             for message in followup.add:

@@ -115,9 +115,8 @@ class EngineCore:
         plan = self._scheduler.schedule()
         ahead = None if plan is None else (plan, self._submit(plan))
         self._made_progress = ahead is not None or self._in_flight is not None
-        outputs = [] if self._in_flight is None else self._finish(*self._in_flight)
-        self._in_flight = ahead
-        return outputs
+        before, self._in_flight = self._in_flight, ahead
+        return [] if before is None else self._finish(*before)
 
     def _submit(self, plan: StepPlan) -> PendingResult[StepResult]:
         """Hand a plan over. A CPU runs it here and now, which is the device's time and not the host's."""
