@@ -89,6 +89,18 @@ def test_attention_splits_long_decode_rows(make_attention_case, relative_error, 
 
 
 @inside
+@pytest.mark.parametrize("limits", [{}, {"sliding_window": 40}], ids=str)
+def test_attention_takes_padding_rows_under_a_loose_bound(make_attention_case, relative_error, limits):
+    """As a captured decode step runs it: more splits than any row has keys for, rows without any."""
+    case = make_attention_case([(1, 0), (1, 5), (1, 300), (1, 0)], num_heads=2, num_kv_heads=1)
+    case.metadata.max_context_len = 4096
+    with ops.use_backend("paged_attention", "triton_interpreter"):
+        out = case.run(**limits)
+    assert relative_error(out, case.expected(**limits)) < 1e-5
+    assert not out[[0, 3]].any()
+
+
+@inside
 def test_attention_finds_the_row_of_each_block(make_attention_case, relative_error):
     rows = [(16, 16), (1, 5), (33, 40), (2, 2), (0, 0), (17, 17), (15, 31)]
     case = make_attention_case(rows, num_heads=4, num_kv_heads=1, head_size=16)

@@ -15,7 +15,7 @@ from llm_kernels.ops.kv_write import WRITE_KV
 from llm_kernels.ops.linear import LINEAR
 from llm_kernels.ops.norm import FUSED_ADD_RMS_NORM, RMS_NORM
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
-from llm_kernels.ops.sampling import GUMBEL_ARGMAX
+from llm_kernels.ops.sampling import DRAW_TOKENS
 from llm_kernels.registry import BackendStatus, Op
 
 OPS: dict[str, Op[Callable[..., Any]]] = {
@@ -28,7 +28,7 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         ROTARY_EMBEDDING,
         GATED_ACTIVATION,
         LINEAR,
-        GUMBEL_ARGMAX,
+        DRAW_TOKENS,
     )
 }
 

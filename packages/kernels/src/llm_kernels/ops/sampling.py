@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.reference import sampling as reference
-from llm_kernels.registry import Op
+from llm_kernels.registry import FLOATS, Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +151,12 @@ class SampleOutput:
         return None if self.ranks_of_tokens is None else self.ranks_of_tokens.top_logprobs
 
 
-_Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+_Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 
 # Only the draw has a fused form: at 256 rows of 151,936 tokens its torch form moves several gigabytes a step.
-GUMBEL_ARGMAX: Op[_Draw] = Op(
-    "gumbel_argmax",
-    [torch_backend(reference.gumbel_argmax), *triton_backends("sampling", "gumbel_argmax")],
+DRAW_TOKENS: Op[_Draw] = Op(
+    "draw_tokens",
+    [torch_backend(reference.draw_tokens), *triton_backends("sampling", "draw_tokens")],
     default_size=151_936,
 )
 
@@ -166,24 +165,23 @@ def sample(logits: Tensor, params: SamplingBatch) -> SampleOutput:
     """Chooses one token for each row. Nothing waits for the device; the logits are left as they are.
 
     Args:
-        logits: float32[R, V].
+        logits: [R, V], float32 or a half format. Half logits are read as they are where nothing but the
+            temperature concerns them, and widened otherwise.
         params: One entry for each row.
 
     Returns:
         Tokens, faults, and logprobs where asked for.
 
     Raises:
-        ValueError: The logits are not a float32 matrix, or a parameter has not R entries; the field is named.
+        ValueError: The logits are not a floating-point matrix, or a parameter has not R entries; the field is
+            named.
     """
     _check(logits, params)
+    if params.changes_logits or params.num_logprobs is not None:
+        logits = logits.float()
     work = reference.process_logits(logits, params)
-    best = work.max(dim=-1)
-    faults = ~torch.isfinite(best.values)
-    tokens = best.indices
-    if not params.all_greedy:
-        draw = GUMBEL_ARGMAX.pick(logits.device, logits.dtype, logits.shape[1])
-        drawn = draw(work, best.values, params.temperature, params.seeds, params.positions)
-        tokens = torch.where(params.temperature == 0, tokens, drawn)
+    draw = DRAW_TOKENS.pick(work.device, work.dtype, work.shape[1])
+    tokens, faults = draw(work, params.temperature, params.seeds, params.positions, params.all_greedy)
     ranks = None if params.num_logprobs is None else token_ranks(logits, tokens, params.num_logprobs)
     return SampleOutput(tokens=tokens, faults=faults, ranks_of_tokens=ranks)
 
@@ -204,8 +202,10 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> TokenRanks:
 
 
 def _check(logits: Tensor, params: SamplingBatch) -> None:
-    if logits.dim() != 2 or logits.dtype != torch.float32:
-        raise ValueError(f"logits: must be float32[R, V], got {logits.dtype}{list(logits.shape)}")
+    if logits.dim() != 2 or logits.dtype not in FLOATS:
+        raise ValueError(
+            f"logits: must be [R, V] in float32 or a half format, got {logits.dtype}{list(logits.shape)}"
+        )
     num_rows = logits.shape[0]
     for name in ("temperature", "top_p", "min_p", "top_k", "seeds", "positions"):
         shape = tuple(getattr(params, name).shape)

@@ -21,9 +21,9 @@ STEP = 0x9E3779B9 - 2**32
 ROUND_1 = 0x21F0AAAD
 ROUND_2 = 0xD35A2D97 - 2**32
 ROUND_3 = 0x735A2D97
-_SPLIT_ADD = 0x9E3779B97F4A7C15 - 2**64
-_SPLIT_1 = 0xBF58476D1CE4E5B9 - 2**64
-_SPLIT_2 = 0x94D049BB133111EB - 2**64
+SPLIT_ADD = 0x9E3779B97F4A7C15 - 2**64
+SPLIT_1 = 0xBF58476D1CE4E5B9 - 2**64
+SPLIT_2 = 0x94D049BB133111EB - 2**64
 # Largest float32 below 1: log1p(-u) stays finite.
 LARGEST_UNIFORM = 1.0 - 2.0**-24
 # A temperature below it cannot be told from greedy in float32, and dividing by it would overflow.
@@ -92,6 +92,31 @@ def apply_filters(logits: Tensor, params: SamplingBatch) -> None:
         logits.index_copy_(0, rows, work)
 
 
+def draw_tokens(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, all_greedy: bool
+) -> tuple[Tensor, Tensor]:
+    """Chooses one token a row: the largest logit where the temperature is 0, else a draw from the softmax.
+
+    Args:
+        logits: [R, V], float32 or a half format; -inf where a token cannot be drawn.
+        temperature: float32[R].
+        seeds: int64[R].
+        positions: int64[R].
+        all_greedy: Every temperature is 0.
+
+    Returns:
+        int64[R] tokens, the lowest id at ties; bool[R], whether the row holds NaN or +inf or nothing but
+        -inf, in which case its token is some valid id.
+    """
+    logits = logits.float()
+    best = logits.max(dim=-1)
+    tokens, faults = best.indices, ~torch.isfinite(best.values)
+    if not all_greedy:
+        drawn = gumbel_argmax(logits, best.values, temperature, seeds, positions)
+        tokens = torch.where(temperature == 0, tokens, drawn)
+    return tokens, faults
+
+
 def gumbel_argmax(
     logits: Tensor, row_max: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor
 ) -> Tensor:
@@ -125,7 +150,7 @@ def row_keys(seeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int32[R] twice.
     """
-    mixed = _mix64(_mix64(seeds + _SPLIT_ADD) + positions)
+    mixed = _mix64(_mix64(seeds + SPLIT_ADD) + positions)
     return mixed.to(torch.int32), (mixed >> 32).to(torch.int32)
 
 
@@ -212,6 +237,6 @@ def _shift64(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix64(x: Tensor) -> Tensor:
-    x = (x ^ _shift64(x, 30)) * _SPLIT_1
-    x = (x ^ _shift64(x, 27)) * _SPLIT_2
+    x = (x ^ _shift64(x, 30)) * SPLIT_1
+    x = (x ^ _shift64(x, 27)) * SPLIT_2
     return x ^ _shift64(x, 31)
