@@ -81,8 +81,17 @@ class Decoder(nn.Module):
         Returns:
             float32 [R, vocab_size].
         """
+        return self.raw_logits(hidden_RE).float()
+
+    @torch.inference_mode()
+    def raw_logits(self, hidden_RE: Tensor) -> Tensor:
+        """As `logits` in the weights' dtype, for who reads them once: a wider copy costs more than that.
+
+        Returns:
+            [R, vocab_size].
+        """
         scores_RV: Tensor = ops.linear(hidden_RE, self._head)
-        return scores_RV.float()
+        return scores_RV
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
         """Shape of a layer's key cache and of its value cache: [blocks, block size, KV heads, head size]."""

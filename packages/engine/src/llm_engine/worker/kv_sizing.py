@@ -92,7 +92,7 @@ def _step_peak_bytes(model: Decoder, config: WorkerConfig) -> int:
     torch.cuda.reset_peak_memory_stats(device)
     num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     hidden = model(*_dummy_step(model, config, num_rows))
-    logits = model.logits(hidden[:num_rows])
+    logits = model.raw_logits(hidden[:num_rows])
     sample(logits, _dummy_sampling(num_rows, device))
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before

@@ -146,7 +146,8 @@ class ModelRunner:
                 cache.index_copy_(0, sent["copy_targets"], cache.index_select(0, sent["copy_sources"]))
 
     def _logits(self, hidden_RE: Tensor) -> Tensor:
-        return self.model.logits(hidden_RE)[:, : self.sampled_vocab_size]
+        """Scores of the ids that may be drawn, in the model's dtype."""
+        return self.model.raw_logits(hidden_RE)[:, : self.sampled_vocab_size]
 
     def _draw(self, sampling: SamplingPlan, hidden_TE: Tensor, sent: Mapping[str, Tensor]) -> Sampled:
         last = sent.get("last_tokens")

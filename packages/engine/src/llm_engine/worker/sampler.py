@@ -111,12 +111,15 @@ def draw(plan: SamplingPlan, logits: Tensor, sent: Mapping[str, Tensor], tables:
 
     Args:
         plan: From `plan_sampling`.
-        logits: float32[E, V].
+        logits: [E, V], float32 or a half format.
         sent: The step's arrays on the device.
         tables: Its token table is written.
     """
+    if plan.num_logprobs:
+        logits = logits.float()
     output = sample(logits, _batch(plan, sent, tables, logits.shape[1]))
-    tables.token_ids.view(-1).index_copy_(0, sent["sample_places"], output.tokens.to(torch.int32))
+    tokens_E = output.tokens.to(torch.int32)
+    tables.token_ids.view(-1).index_copy_(0, sent["sample_places"], tokens_E)
     ranks = None
     if plan.num_logprobs:
         every = len(plan.num_logprobs) == logits.shape[0]
@@ -126,8 +129,7 @@ def draw(plan: SamplingPlan, logits: Tensor, sent: Mapping[str, Tensor], tables:
             logits if every else logits.index_select(0, rows), tokens, max(plan.num_logprobs)
         )
         ranks = HostRanks.start(tokens, scored)
-    tokens_or_fault = torch.where(output.faults, -1, output.tokens).to(torch.int32)
-    return Sampled(download(tokens_or_fault), ranks)
+    return Sampled(download(tokens_E.masked_fill_(output.faults, -1)), ranks)
 
 
 def _batch(
