@@ -13,7 +13,9 @@ def test_generate(run_cli):
 
 
 def test_generate_raw_from_stdin(run_cli):
-    result = run_cli("generate", "-", "--raw", "--max-tokens", "3", "--no-progress", stdin="1, 2, 3, 4,")
+    result = run_cli(
+        "generate", "-", "--raw", "--max-tokens", "3", "--threads", "1", "--no-progress", stdin="1, 2, 3, 4,"
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(" 5")
 
@@ -21,7 +23,7 @@ def test_generate_raw_from_stdin(run_cli):
 def test_chat_through_a_pipe(run_cli):
     question = "What is the capital of France?"
     lines = f"{question}\n\n/reset\n{question}\n/exit\nnever read\n"
-    result = run_cli("chat", "--no-progress", "--max-tokens", "20", stdin=lines)
+    result = run_cli("chat", "--threads", "1", "--no-progress", "--max-tokens", "20", stdin=lines)
     assert result.returncode == 0, result.stderr
     assert result.stdout == 2 * "The capital of France is Paris.\n"
 
