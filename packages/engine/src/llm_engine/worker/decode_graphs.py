@@ -122,12 +122,21 @@ class DecodeGraphs:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             hidden = self._step.run(packed, max_context_len)
+            graph.capture_end()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # says again that the capture failed
-                graph.capture_end()
+            self._abandon(graph)
             raise
-        graph.capture_end()
         return _Captured(graph, hidden)
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a capture that failed, so that stream and allocator are as before it."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            # It says again that the capture failed, and then torch's allocator still believes in it.
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._input.device.index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 @contextlib.contextmanager
