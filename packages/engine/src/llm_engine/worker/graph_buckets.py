@@ -49,7 +49,7 @@ class GraphBuckets:
 
 
 def _row_buckets(largest: int) -> list[int]:
-    """Ever wider gaps; padding is at most three eighths of a step (5 rows in 8)."""
+    """Ever wider gaps; padding stays below half of a step (at most 7 rows of 16)."""
     sizes = [1, 2, 4, *range(8, 32, 8), *range(32, 64, 16), *range(64, 513, 32)]
     return [size for size in sizes if size < largest] + [largest]
 
