@@ -80,6 +80,7 @@ class EngineCollector(Collector):
         yield _counter("generation_tokens", "Tokens generated.", stats.generated_tokens)
         yield _counter("scheduled_tokens", "Tokens run through the model.", stats.scheduled_tokens)
         yield _counter("steps", "Steps finished.", stats.steps)
+        yield _counter("graph_steps", "Steps that replayed a CUDA graph.", stats.graph_steps)
         yield _counter("failed_steps", "Steps that raised.", stats.failed_steps)
         yield _counter("step_host_seconds", "Host time of the steps.", stats.host_s)
         yield _counter("step_wait_seconds", "Time spent waiting for the device.", stats.wait_s)
