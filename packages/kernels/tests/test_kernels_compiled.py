@@ -30,6 +30,7 @@ def test_attention_compiles_for_sm_90(name, dtype, head_size):
         "D_PAD": head_size,
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
+        "BLOCK_SIZE": 16,
         "HAS_WINDOW": True,
         "HAS_SOFT_CAP": True,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",

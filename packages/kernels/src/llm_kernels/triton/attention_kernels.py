@@ -22,11 +22,11 @@ def _cache_rows(
     stride_block: tl.tensor,
     stride_token: tl.tensor,
     stride_head: tl.tensor,
-    block_size: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
 ) -> tl.tensor:
     """Pointers to the cached vectors of the tokens [BLOCK_N] under one KV head."""
-    block = tl.load(table + token // block_size, mask=inside, other=0).to(tl.int64)
-    return cache + block * stride_block + (token % block_size) * stride_token + head * stride_head
+    block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+    return cache + block * stride_block + (token % BLOCK_SIZE) * stride_token + head * stride_head
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -34,10 +34,10 @@ def _shape_scores(
     scores: tl.tensor, scale: tl.tensor, soft_cap: tl.tensor, HAS_SOFT_CAP: tl.constexpr
 ) -> tl.tensor:
     """Scaled and capped scores, in powers of two."""
-    scores = scores * scale
     if HAS_SOFT_CAP:
-        scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
-    return scores * _LOG2_E
+        capped = soft_cap * (2.0 * tl.sigmoid(2.0 * scores * scale / soft_cap) - 1.0)
+        return capped * _LOG2_E
+    return scores * (scale * _LOG2_E)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -59,18 +59,23 @@ def _attend_keys(
     value_stride_block: tl.tensor,
     value_stride_token: tl.tensor,
     value_stride_head: tl.tensor,
-    block_size: tl.tensor,
     scale: tl.tensor,
     soft_cap: tl.tensor,
     window: tl.tensor,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    IS_MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Online softmax over the keys [key_begin, key_end): total [M, D_PAD], maximum [M], weight [M]."""
+    """Online softmax over the keys [key_begin, key_end): total [M, D_PAD], maximum [M], weight [M].
+
+    Without IS_MASKED every row sees every key, and the range is a whole number of blocks of BLOCK_N: the
+    comparisons and selections, a third of the work of a tile, fall away.
+    """
     columns = tl.arange(0, D_PAD)
     for start in range(key_begin, key_end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
@@ -84,23 +89,8 @@ def _attend_keys(
             key_stride_block,
             key_stride_token,
             key_stride_head,
-            block_size,
+            BLOCK_SIZE,
         )
-        key = tl.load(
-            key_row[None, :] + columns[:, None], mask=inside[None, :] & (columns < D)[:, None], other=0.0
-        )
-        scores = tl.dot(query, key.to(query.dtype), input_precision=PRECISION)
-        scores = _shape_scores(scores, scale, soft_cap, HAS_SOFT_CAP)
-        seen = inside[None, :] & (token[None, :] <= position[:, None])
-        if HAS_WINDOW:
-            seen = seen & (token[None, :] > position[:, None] - window)
-        scores = tl.where(seen, scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
-        # A row that has seen no key yet keeps -inf; 0 stands in so that no difference is NaN.
-        shift = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-        weights = tl.exp2(scores - shift[:, None])
-        fade = tl.exp2(maximum - shift)
-        weight = weight * fade + tl.sum(weights, axis=1)
         value_row = _cache_rows(
             value_cache,
             table,
@@ -110,11 +100,28 @@ def _attend_keys(
             value_stride_block,
             value_stride_token,
             value_stride_head,
-            block_size,
+            BLOCK_SIZE,
         )
-        value = tl.load(
-            value_row[:, None] + columns[None, :], mask=inside[:, None] & (columns < D)[None, :], other=0.0
-        )
+        if IS_MASKED or D != D_PAD:
+            held = inside[:, None] & (columns < D)[None, :]
+            key = tl.load(key_row[None, :] + columns[:, None], mask=tl.trans(held), other=0.0)
+            value = tl.load(value_row[:, None] + columns[None, :], mask=held, other=0.0)
+        else:
+            key = tl.load(key_row[None, :] + columns[:, None])
+            value = tl.load(value_row[:, None] + columns[None, :])
+        scores = tl.dot(query, key.to(query.dtype), input_precision=PRECISION)
+        scores = _shape_scores(scores, scale, soft_cap, HAS_SOFT_CAP)
+        if IS_MASKED:
+            seen = inside[None, :] & (token[None, :] <= position[:, None])
+            if HAS_WINDOW:
+                seen = seen & (token[None, :] > position[:, None] - window)
+            scores = tl.where(seen, scores, float("-inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
+        # A row that has seen no key yet keeps -inf; 0 stands in so that no difference is NaN.
+        shift = tl.where(new_maximum == float("-inf"), 0.0, new_maximum) if IS_MASKED else new_maximum
+        weights = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(maximum - shift)
+        weight = weight * fade + tl.sum(weights, axis=1)
         total = total * fade[:, None]
         total += tl.dot(weights.to(query.dtype), value.to(query.dtype), input_precision=PRECISION)
         maximum = new_maximum
@@ -142,7 +149,6 @@ def decode_kernel(
     value_stride_token: tl.tensor,
     value_stride_head: tl.tensor,
     table_stride: tl.tensor,
-    block_size: tl.tensor,
     num_splits: tl.tensor,
     scale: tl.tensor,
     soft_cap: tl.tensor,
@@ -152,6 +158,7 @@ def decode_kernel(
     D_PAD: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     IS_SPLIT: tl.constexpr,
@@ -196,16 +203,17 @@ def decode_kernel(
         value_stride_block,
         value_stride_token,
         value_stride_head,
-        block_size,
         scale,
         soft_cap,
         window,
         D,
         D_PAD,
         BLOCK_N,
+        BLOCK_SIZE,
         HAS_WINDOW,
         HAS_SOFT_CAP,
         PRECISION,
+        True,
     )
     total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
     if IS_SPLIT:
@@ -270,7 +278,6 @@ def prefill_kernel(
     value_stride_token: tl.tensor,
     value_stride_head: tl.tensor,
     table_stride: tl.tensor,
-    block_size: tl.tensor,
     first_row: tl.tensor,
     num_rows: tl.tensor,
     scale: tl.tensor,
@@ -282,6 +289,7 @@ def prefill_kernel(
     BLOCK_Q: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -329,17 +337,55 @@ def prefill_kernel(
         key_begin = 0
         if HAS_WINDOW:
             key_begin = tl.maximum(context - query_len + first_query + 1 - window, 0) // BLOCK_N * BLOCK_N
-        total, _maximum, weight = _attend_keys(
-            tl.zeros([BLOCK_M, D_PAD], dtype=tl.float32),
-            tl.full([BLOCK_M], float("-inf"), dtype=tl.float32),
-            tl.zeros([BLOCK_M], dtype=tl.float32),
+        table = block_tables + row * table_stride
+        total = tl.zeros([BLOCK_M, D_PAD], dtype=tl.float32)
+        maximum = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+        weight = tl.zeros([BLOCK_M], dtype=tl.float32)
+        masked_begin = key_begin
+        if not HAS_WINDOW:
+            # The keys up to the tile's first query are seen by all of it.
+            masked_begin = (context - query_len + first_query + 1) // BLOCK_N * BLOCK_N
+            total, maximum, weight = _attend_keys(
+                total,
+                maximum,
+                weight,
+                query_tile,
+                position,
+                key_cache,
+                value_cache,
+                table,
+                kv_head,
+                0,
+                masked_begin,
+                key_stride_block,
+                key_stride_token,
+                key_stride_head,
+                value_stride_block,
+                value_stride_token,
+                value_stride_head,
+                scale,
+                soft_cap,
+                window,
+                D,
+                D_PAD,
+                BLOCK_N,
+                BLOCK_SIZE,
+                HAS_WINDOW,
+                HAS_SOFT_CAP,
+                PRECISION,
+                False,
+            )
+        total, maximum, weight = _attend_keys(
+            total,
+            maximum,
+            weight,
             query_tile,
             position,
             key_cache,
             value_cache,
-            block_tables + row * table_stride,
+            table,
             kv_head,
-            key_begin,
+            masked_begin,
             key_end,
             key_stride_block,
             key_stride_token,
@@ -347,16 +393,17 @@ def prefill_kernel(
             value_stride_block,
             value_stride_token,
             value_stride_head,
-            block_size,
             scale,
             soft_cap,
             window,
             D,
             D_PAD,
             BLOCK_N,
+            BLOCK_SIZE,
             HAS_WINDOW,
             HAS_SOFT_CAP,
             PRECISION,
+            True,
         )
         total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
         to = out + token[:, None] * out_stride_token + head[:, None] * out_stride_head + columns[None, :]
