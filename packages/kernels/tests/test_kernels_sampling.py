@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from llm_kernels.ops.sampling import DRAW_TOKENS, Penalties, SamplingBatch, sample, token_ranks
+from llm_kernels.ops import Penalties, SamplingBatch, sample, token_ranks
+from llm_kernels.ops.sampling import DRAW_TOKENS
 from llm_kernels.reference import sampling as reference
 
 VOCAB = 97

@@ -11,8 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from llm_kernels.ops import AttentionMetadata
-from llm_kernels.ops.sampling import SamplingBatch, sample
+from llm_kernels.ops import AttentionMetadata, SamplingBatch, sample
 from llm_models import Decoder
 
 from llm_engine.worker.config import WorkerConfig

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from llm_kernels.ops.sampling import TokenRanks
+from llm_kernels.ops import TokenRanks
 from torch import Tensor
 
 from llm_engine.outputs import TokenLogprobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from llm_kernels.ops.sampling import token_ranks
+from llm_kernels.ops import token_ranks
 from torch import Tensor
 
 from llm_engine.outputs import TokenLogprobs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from llm_kernels.ops.sampling import Penalties, SamplingBatch, sample, token_ranks
+from llm_kernels.ops import Penalties, SamplingBatch, sample, token_ranks
 from numpy.typing import NDArray
 from torch import Tensor
 

@@ -8,8 +8,9 @@ from llm_kernels.ops.kv_write import write_kv
 from llm_kernels.ops.linear import linear
 from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
 from llm_kernels.ops.rope import rotary_embedding
-from llm_kernels.ops.sampling import Penalties, SampleOutput, SamplingBatch, sample, token_ranks
+from llm_kernels.ops.sampling import sample, token_ranks
 from llm_kernels.registry import BackendStatus
+from llm_kernels.sampling_batch import Penalties, SampleOutput, SamplingBatch, TokenRanks
 
 __all__ = [
     "ActivationKind",
@@ -18,6 +19,7 @@ __all__ = [
     "Penalties",
     "SampleOutput",
     "SamplingBatch",
+    "TokenRanks",
     "available_backends",
     "describe_backends",
     "fused_add_rms_norm",

@@ -7,13 +7,10 @@ ids into 32 bits each with three multiply-xorshift rounds. All of it is integer 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from llm_kernels.ops.sampling import Penalties, SamplingBatch
+from llm_kernels.sampling_batch import Penalties, SamplingBatch
 
 # Odd constants with well mixed bits; as signed 32-bit numbers because torch has no wrapping unsigned
 # arithmetic.
