@@ -1,5 +1,6 @@
 """Decoders as declarative specs, with safetensors and GGUF loading; knows nothing about requests."""
 
+from llm_models.architectures import Architecture, architecture
 from llm_models.config import checkpoint_dtype
 from llm_models.decoder import Decoder
 from llm_models.errors import (
@@ -19,7 +20,7 @@ from llm_models.errors import (
 )
 from llm_models.files import ModelFiles, resolve
 from llm_models.load import load_model
-from llm_models.registry import Architecture, architecture, known_architectures, spec_for
+from llm_models.registry import known_architectures, spec_for
 from llm_models.spec import DecoderSpec
 
 __all__ = [

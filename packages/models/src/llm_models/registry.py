@@ -5,34 +5,17 @@ architecture's name, its value an object made with `@architecture`.
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from llm_models.architectures import Architecture, llama, mistral, qwen2, qwen3
 from llm_models.config import architecture_name
 from llm_models.errors import UnknownArchitecture
 from llm_models.spec import DecoderSpec
 
 API_VERSION = 1
 GROUP = "llm_stack.architectures"
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A named way to turn a config into a spec. Calling it runs `build`."""
-
-    names: tuple[str, ...]
-    build: Callable[[Mapping[str, Any]], DecoderSpec]
-
-    def __call__(self, config: Mapping[str, Any]) -> DecoderSpec:
-        """Builds the spec of `config` (Hugging Face keys)."""
-        return self.build(config)
-
-
-def architecture(*names: str) -> Callable[[Callable[[Mapping[str, Any]], DecoderSpec]], Architecture]:
-    """Marks a function as the spec builder of the architectures that configs call `names`."""
-    return lambda build: Architecture(names, build)
 
 
 def known_architectures() -> tuple[str, ...]:
@@ -60,8 +43,6 @@ def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
 
 @functools.cache
 def _builtin() -> Mapping[str, Architecture]:
-    from llm_models.architectures import llama, mistral, qwen2, qwen3
-
     shipped = (llama.llama, mistral.mistral, qwen2.qwen2, qwen3.qwen3)
     return {name: item for item in shipped for name in item.names}
 

@@ -1,1 +1,24 @@
-"""Owns the specs of the architectures that ship with this package; one file each."""
+"""One file an architecture family, and what such a file defines: names, and the way from config to spec."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_models.spec import DecoderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A named way to turn a config into a spec. Calling it runs `build`."""
+
+    names: tuple[str, ...]
+    build: Callable[[Mapping[str, Any]], DecoderSpec]
+
+    def __call__(self, config: Mapping[str, Any]) -> DecoderSpec:
+        """Builds the spec of `config` (Hugging Face keys)."""
+        return self.build(config)
+
+
+def architecture(*names: str) -> Callable[[Callable[[Mapping[str, Any]], DecoderSpec]], Architecture]:
+    """Marks a function as the spec builder of the architectures that configs call `names`."""
+    return lambda build: Architecture(names, build)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from llm_models.architectures import architecture
 from llm_models.config import ConfigReader, architecture_name
 from llm_models.errors import ConfigError
-from llm_models.registry import architecture
 from llm_models.rope import rope_from_config
 from llm_models.spec import AttentionSpec, BlockSpec, DecoderSpec, EmbeddingSpec, MLPSpec, NormSpec
 

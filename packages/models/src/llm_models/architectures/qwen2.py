@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from llm_models.architectures import architecture
 from llm_models.architectures.llama import attention, decoder
 from llm_models.config import ConfigReader
 from llm_models.errors import ConfigError, UnsupportedConfig
-from llm_models.registry import architecture
 from llm_models.spec import DecoderSpec
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from llm_models.architectures import architecture
 from llm_models.architectures.llama import attention, decoder, norm
 from llm_models.architectures.qwen2 import layer_windows
 from llm_models.config import ConfigReader
-from llm_models.registry import architecture
 from llm_models.spec import DecoderSpec
 
 # What transformers' Qwen3Config assumes; it is not hidden_size / num_attention_heads.
