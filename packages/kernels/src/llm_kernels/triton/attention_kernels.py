@@ -74,7 +74,7 @@ def _attend_keys(
     """Online softmax over the keys [key_begin, key_end): total [M, D_PAD], maximum [M], weight [M].
 
     Without IS_MASKED every row sees every key, and the range is a whole number of blocks of BLOCK_N: the
-    comparisons and selections, a third of the work of a tile, fall away.
+    comparisons and selections fall away.
     """
     columns = tl.arange(0, D_PAD)
     for start in range(key_begin, key_end, BLOCK_N):
