@@ -1,0 +1,1 @@
+//! Owns the log of cache events: sequence numbers, replay buffer, wire format.

@@ -1,0 +1,1 @@
+//! Owns the index of blocks over storage tiers and the state machine of their moves.
