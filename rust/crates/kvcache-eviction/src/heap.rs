@@ -108,3 +108,47 @@ impl IndexHeap {
         ordered && placed && blocks.all(|(at, block)| self.place[*block as usize] as usize == at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [u32; 6] = [5, 3, 9, 1, 7, 4];
+
+    fn before(a: BlockId, b: BlockId) -> bool {
+        KEYS[a as usize] < KEYS[b as usize]
+    }
+
+    fn full() -> IndexHeap {
+        let mut heap = IndexHeap::new(KEYS.len());
+        (0..KEYS.len()).for_each(|block| heap.push(block as BlockId, &before));
+        heap
+    }
+
+    #[test]
+    fn gives_blocks_in_order() {
+        let mut heap = full();
+        heap.remove(1, &before);
+        heap.remove(1, &before); // no longer in it: nothing happens
+        let order = std::iter::from_fn(|| {
+            let first = heap.first()?;
+            heap.remove(first, &before);
+            Some(first)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [3, 5, 0, 4, 2]);
+    }
+
+    #[test]
+    fn damage_is_found() {
+        assert!(full().is_consistent(&before));
+        let mut heap = full();
+        heap.swap(0, 5);
+        assert!(!heap.is_consistent(&before));
+        let mut heap = full();
+        heap.place.swap(2, 4);
+        assert!(!heap.is_consistent(&before));
+        let mut heap = full();
+        heap.place[3] = NIL;
+        assert!(!heap.is_consistent(&before));
+    }
+}

@@ -145,3 +145,59 @@ impl Leaves {
         counts && leaves_compete && self.heap.is_consistent(before)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn before(a: BlockId, b: BlockId) -> bool {
+        a < b
+    }
+
+    /// 0 is the parent of 1, and 1 of 2; 3 stands alone.
+    fn chain() -> Leaves {
+        let mut leaves = Leaves::new(5);
+        for (block, parent) in [(2, Some(1)), (1, Some(0)), (0, None), (3, None)] {
+            leaves.insert(block, parent, &before);
+        }
+        leaves
+    }
+
+    #[test]
+    fn only_leaves_compete() {
+        let mut leaves = chain();
+        for expected in [2, 1, 0, 3] {
+            assert_eq!(leaves.first(&before), Some(expected));
+            assert!(leaves.is_consistent(&before));
+            leaves.remove(expected, &before);
+        }
+        assert_eq!(leaves.first(&before), None);
+    }
+
+    #[test]
+    fn a_late_child_takes_its_parent_out_of_the_heap() {
+        let mut leaves = chain();
+        leaves.insert(4, Some(3), &before);
+        assert!(!leaves.heap.contains(3));
+        leaves.update(4, Some(2), &before);
+        assert!(leaves.heap.contains(3) && !leaves.heap.contains(2));
+        assert!(leaves.is_consistent(&before));
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let damages: [fn(&mut Leaves); 5] = [
+            |leaves| leaves.children[3] = 1,
+            |leaves| leaves.parent[2] = NIL,
+            |leaves| leaves.parent[2] = 99,
+            |leaves| leaves.len = 3,
+            |leaves| leaves.heap.push(0, &before),
+        ];
+        for (which, damage) in damages.iter().enumerate() {
+            let mut leaves = chain();
+            assert!(leaves.is_consistent(&before));
+            damage(&mut leaves);
+            assert!(!leaves.is_consistent(&before), "damage {which}");
+        }
+    }
+}

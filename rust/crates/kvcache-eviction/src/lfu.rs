@@ -203,3 +203,33 @@ impl EvictionPolicy for Lfu {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Lfu {
+        let mut policy = Lfu::new(4).expect("a small pool");
+        for block in 0..3 {
+            policy.insert(block, &BlockInfo::default()).expect("not cached");
+        }
+        policy
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let damages: [fn(&mut Lfu); 5] = [
+            |policy| policy.in_use[0] = 0,
+            |policy| policy.in_use[3] = 1,
+            |policy| policy.bucket[1] = 9,
+            |policy| policy.len = 2,
+            |policy| policy.reuses[3] = 255,
+        ];
+        for (which, damage) in damages.iter().enumerate() {
+            let mut policy = three();
+            assert_eq!(policy.check(), Ok(()));
+            damage(&mut policy);
+            assert!(policy.check().is_err(), "damage {which}");
+        }
+    }
+}

@@ -108,3 +108,39 @@ impl List {
         ends.then_some(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> (Links, List) {
+        let (mut links, mut list) = (Links::new(4), List::EMPTY);
+        for block in [2, 0, 3] {
+            list.push_back(&mut links, block);
+        }
+        (links, list)
+    }
+
+    #[test]
+    fn every_damaged_link_is_found() {
+        let (links, list) = three();
+        assert_eq!(list.consistent_len(&links), Some(3));
+        for block in [2, 0, 3] {
+            let (mut damaged, list) = three();
+            damaged.prev[block] = 1;
+            assert_eq!(list.consistent_len(&damaged), None);
+            for wrong in [block as BlockId, 1, 2] {
+                let (mut damaged, list) = three();
+                damaged.next[block] = wrong;
+                assert_ne!(
+                    list.consistent_len(&damaged),
+                    Some(3),
+                    "next of {block} = {wrong}"
+                );
+            }
+        }
+        let (links, mut list) = three();
+        list.tail = 0;
+        assert_eq!(list.consistent_len(&links), None);
+    }
+}

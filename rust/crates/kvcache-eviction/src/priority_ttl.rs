@@ -219,3 +219,38 @@ impl EvictionPolicy for PriorityTtl {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> PriorityTtl {
+        let mut policy = PriorityTtl::new(4).expect("a small pool");
+        for block in 0..3 {
+            let info = BlockInfo {
+                expires_at: Some(f64::from(block)),
+                ..BlockInfo::default()
+            };
+            policy.insert(block, &info).expect("not cached");
+        }
+        policy.set_time(0.5).expect("later than never");
+        policy
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let damages: [fn(&mut PriorityTtl); 5] = [
+            |policy| policy.now_s = 1.5,
+            |policy| policy.entries[0].expired = false,
+            |policy| policy.entries[1].expires_at = 3.0,
+            |policy| policy.leaves = Leaves::new(4),
+            |policy| policy.expiring = IndexHeap::new(4),
+        ];
+        for (which, damage) in damages.iter().enumerate() {
+            let mut policy = three();
+            assert_eq!(policy.check(), Ok(()));
+            damage(&mut policy);
+            assert!(policy.check().is_err(), "damage {which}");
+        }
+    }
+}
