@@ -35,17 +35,22 @@ def load_scheduler(name_or_path: str, config: SchedulerConfig, cache: KVCache) -
         SchedulerNotFound: Nothing is installed under the name, or the path cannot be imported.
         IncompatibleScheduler: The class keeps another version of the protocol, or lacks a part of it.
     """
-    factory = _find_class(name_or_path)
-    version = getattr(factory, "API_VERSION", None)
-    if version != API_VERSION:
-        message = f"API_VERSION is {version}, this package needs {API_VERSION}"
-        raise IncompatibleScheduler(name_or_path, message)
-    scheduler = factory(config, cache)
+    scheduler = find_scheduler(name_or_path)(config, cache)
     if not isinstance(scheduler, Scheduler):
         methods = ("add", "abort", "schedule", "update", "fail", "has_work", "stats")
         missing = [name for name in methods if not hasattr(scheduler, name)]
         raise IncompatibleScheduler(name_or_path, f"lacks {', '.join(missing)}")
     return scheduler
+
+
+def find_scheduler(name_or_path: str) -> SchedulerFactory:
+    """Return the scheduler class of that name, not yet made; the rest is as in ``load_scheduler``."""
+    factory = _find_class(name_or_path)
+    version = getattr(factory, "API_VERSION", None)
+    if version != API_VERSION:
+        message = f"API_VERSION is {version}, this package needs {API_VERSION}"
+        raise IncompatibleScheduler(name_or_path, message)
+    return factory
 
 
 def _find_class(name_or_path: str) -> SchedulerFactory:
