@@ -80,28 +80,41 @@ impl Lfu {
         let bucket = self.bucket[block as usize];
         let list = &mut self.lists[bucket as usize];
         list.remove(&mut self.links, block);
-        if list.front().is_none() {
+        if list.is_empty() {
             self.in_use[bucket as usize / 64] &= !(1 << (bucket % 64));
         }
         self.len -= 1;
     }
 
-    /// The least key of the cached blocks.
-    fn least_key(&self) -> Option<u64> {
+    /// The keys that cached blocks have, in ascending order.
+    fn keys(&self) -> impl Iterator<Item = u64> {
         let start = self.age % BUCKETS;
         let (word, bit) = (start as usize / 64, start % 64);
         // The word of the start comes twice: its high bits first, its low bits last.
-        (0..=4).find_map(|step| {
+        (0..=4).flat_map(move |step| {
             let index = (word + step) % 4;
             let bits = match step {
                 0 => self.in_use[index] & (u64::MAX << bit),
                 4 => self.in_use[index] & !(u64::MAX << bit),
                 _ => self.in_use[index],
             };
-            let bucket = index as u64 * 64 + u64::from(bits.trailing_zeros());
-            (bits != 0).then(|| self.age + (bucket + BUCKETS - start) % BUCKETS)
+            set_bits(bits).map(move |bit| {
+                let bucket = index as u64 * 64 + bit;
+                self.age + (bucket + BUCKETS - start) % BUCKETS
+            })
         })
     }
+
+    fn list(&self, key: u64) -> List {
+        self.lists[(key % BUCKETS) as usize]
+    }
+}
+
+/// The positions of the ones in a word, lowest first.
+fn set_bits(word: u64) -> impl Iterator<Item = u64> {
+    let rest = |word: u64| (word != 0).then_some(word);
+    std::iter::successors(rest(word), move |word| rest(word & (word - 1)))
+        .map(|word| u64::from(word.trailing_zeros()))
 }
 
 impl EvictionPolicy for Lfu {
@@ -147,10 +160,10 @@ impl EvictionPolicy for Lfu {
     }
 
     fn evict(&mut self) -> Result<Option<BlockId>, PolicyError> {
-        let Some(key) = self.least_key() else {
+        let Some(key) = self.keys().next() else {
             return Ok(None);
         };
-        let victim = self.lists[(key % BUCKETS) as usize].front();
+        let victim = self.list(key).front();
         if let Some(block) = victim {
             self.take(block);
             self.reuses[block as usize] = 0;
@@ -165,8 +178,7 @@ impl EvictionPolicy for Lfu {
     }
 
     fn order(&self) -> Result<Vec<BlockId>, PolicyError> {
-        let keys = self.age..self.age + BUCKETS;
-        let lists = keys.map(|key| self.lists[(key % BUCKETS) as usize]);
+        let lists = self.keys().map(|key| self.list(key));
         Ok(lists.flat_map(|list| list.iter(&self.links)).collect())
     }
 
@@ -177,22 +189,20 @@ impl EvictionPolicy for Lfu {
 
     fn check(&self) -> Result<(), PolicyError> {
         let mut listed = 0;
-        for (bucket, list) in self.lists.iter().enumerate() {
-            let len = list
-                .consistent_len(&self.links)
-                .ok_or(PolicyError::Inconsistent("a bucket's links and ends disagree"))?;
-            if (self.in_use[bucket / 64] >> (bucket % 64) & 1 == 1) != (len > 0) {
-                return Err(PolicyError::Inconsistent(
-                    "a bucket's bit disagrees with its list",
-                ));
-            }
-            if list
-                .iter(&self.links)
-                .any(|block| self.bucket[block as usize] as usize != bucket)
-            {
+        for key in self.keys() {
+            let list = self.list(key);
+            let len = list.consistent_len(&self.links);
+            listed += len.ok_or(PolicyError::Inconsistent("a bucket's links and ends disagree"))?;
+            let mut blocks = list.iter(&self.links);
+            if blocks.any(|block| u64::from(self.bucket[block as usize]) != key % BUCKETS) {
                 return Err(PolicyError::Inconsistent("a block is in another's bucket"));
             }
-            listed += len;
+        }
+        let filled = self.lists.iter().filter(|list| !list.is_empty()).count();
+        if filled != self.keys().count() || self.keys().any(|key| self.list(key).is_empty()) {
+            return Err(PolicyError::Inconsistent(
+                "a bucket's bit disagrees with its list",
+            ));
         }
         if listed != self.len || self.links.num_listed() != self.len {
             return Err(PolicyError::Inconsistent("the buckets and the length disagree"));

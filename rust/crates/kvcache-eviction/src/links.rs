@@ -54,6 +54,11 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
+    /// Whether both ends say that there is no block.
+    pub(crate) fn is_empty(self) -> bool {
+        self.head == NIL && self.tail == NIL
+    }
+
     /// Adds a block that is in no list; the caller knows that it is in none.
     pub(crate) fn push_back(&mut self, links: &mut Links, block: BlockId) {
         links.prev[block as usize] = self.tail;
@@ -95,6 +100,9 @@ impl List {
 
     /// The number of blocks, if forward links, backward links and ends tell the same story.
     pub(crate) fn consistent_len(self, links: &Links) -> Option<usize> {
+        if self.head == NIL {
+            return (self.tail == NIL).then_some(0);
+        }
         let mut before = NIL;
         let mut count = 0;
         for block in self.iter(links) {
@@ -104,7 +112,7 @@ impl List {
             before = block;
             count += 1;
         }
-        let ends = before == self.tail && (before == NIL || links.next[before as usize] == NIL);
+        let ends = before == self.tail && links.next.get(before as usize) == Some(&NIL);
         ends.then_some(count)
     }
 }

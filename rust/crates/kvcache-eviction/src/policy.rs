@@ -145,7 +145,7 @@ pub trait EvictionPolicy: Send + Debug {
     /// Tells the time in seconds, on any clock that does not go back. It starts at negative infinity, so nothing is
     /// expired before the first call.
     ///
-    /// Errors: `BadTime`.
+    /// Errors: `BadTime`: not finite or, in policies that use the time, earlier than before.
     fn set_time(&mut self, now_s: f64) -> Result<(), PolicyError> {
         if now_s.is_finite() {
             return Ok(());
