@@ -1,6 +1,7 @@
 """The real model's tokenizer, and the small tokenizers that the tests train themselves."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -42,3 +43,10 @@ def sample(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizers") / "tokenizer.json"
     reference.save(str(path))
     return tokenizer_samples.Sample(request.param.__name__, Tokenizer.from_file(path), reference, path)
+
+
+@pytest.fixture(scope="session")
+def sequences():
+    """How many random sequences to run: few, or many where TOKENIZER_LONG_TESTS is set."""
+    long_run = bool(os.environ.get("TOKENIZER_LONG_TESTS"))
+    return lambda few, many: many if long_run else few

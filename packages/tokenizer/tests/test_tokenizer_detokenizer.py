@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_tokenizer import InvalidArgument
+from tokenizer_rows import common_start, cut_at_stop, row_steps
 from tokenizer_samples import texts
 
 CHOICES = st.data()
@@ -26,41 +27,12 @@ def draw_cuts(data, ids):
     return [ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
 
 
-def run(tokenizer, parts, prompt=(), **options):
-    """All text of a row that is fed `parts` step by step, and the stop strings that were reported."""
-    det = tokenizer.detokenizer()
-    slot = det.open(prompt, **options)
-    out, stops = [], []
-    for part in parts:
-        step = det.step([slot], part, [0, len(part)])
-        out += step.texts
-        stops += [int(stop) for stop in step.stops if stop >= 0]
-    return "".join(out) + det.finish(slot), stops
-
-
-def cut_at_stop(text, stops, include):
-    """What a scan of the whole text gives: the text up to the stop string that completes first."""
-    for end in range(len(text) + 1):
-        hits = [index for index, stop in enumerate(stops) if text[:end].endswith(stop)]
-        if hits:
-            index = max(hits, key=lambda index: (len(stops[index]), -index))
-            return text[: end if include else end - len(stops[index])], index
-    return text, None
-
-
-def common_start(left, right):
-    size = 0
-    while size < min(len(left), len(right)) and left[size] == right[size]:
-        size += 1
-    return size
-
-
 @QUICK
 @given(data=CHOICES)
 def test_joined_steps_are_the_whole_decode(sample, data):
     ids = draw_ids(data, sample.ours)
     skip = data.draw(st.booleans())
-    text, stops = run(sample.ours, draw_cuts(data, ids), skip_special_tokens=skip)
+    text, stops = row_steps(sample.ours, draw_cuts(data, ids), skip_special_tokens=skip)
     assert text == sample.reference.decode(ids, skip_special_tokens=skip)
     assert stops == []
 
@@ -72,7 +44,7 @@ def test_text_behind_a_prompt_is_what_the_decode_adds(sample, data):
     skip = data.draw(st.booleans())
     before = sample.reference.decode(prompt, skip_special_tokens=skip)
     after = sample.reference.decode(prompt + ids, skip_special_tokens=skip)
-    text, _ = run(sample.ours, draw_cuts(data, ids), prompt, skip_special_tokens=skip)
+    text, _ = row_steps(sample.ours, draw_cuts(data, ids), prompt, skip_special_tokens=skip)
     assert text == after[common_start(before, after) :]
 
 
@@ -86,7 +58,7 @@ def test_stop_strings_cut_the_whole_decode(sample, data):
     stops = [stop for stop in stops if stop] or ["zz"]
     include = data.draw(st.booleans())
     options = {"skip_special_tokens": False, "stop": stops, "include_stop_str_in_output": include}
-    text, reported = run(sample.ours, draw_cuts(data, ids), **options)
+    text, reported = row_steps(sample.ours, draw_cuts(data, ids), **options)
     expected, index = cut_at_stop(whole, stops, include)
     assert text == expected
     # A stop string that only the end of the text completes is cut in `finish`, which reports none.
@@ -126,7 +98,7 @@ def test_a_stop_string_split_in_every_way(smollm2, text, include):
             expected, index = cut_at_stop(text, stops, include)
             for size in (1, 2, 3, len(ids)):
                 parts = [ids[at : at + size] for at in range(0, len(ids), size)]
-                got = run(smollm2, parts, stop=stops, include_stop_str_in_output=include)
+                got = row_steps(smollm2, parts, stop=stops, include_stop_str_in_output=include)
                 assert got == (expected, [index])
 
 
@@ -134,16 +106,19 @@ def test_the_stop_that_completes_first_wins(smollm2):
     ids = smollm2.encode("one two three")
     for size in (1, len(ids)):
         parts = [ids[at : at + size] for at in range(0, len(ids), size)]
-        assert run(smollm2, parts, stop=["two", "ne tw"]) == ("o", [1])
-        assert run(smollm2, parts, stop=["two", "ne tw"], include_stop_str_in_output=True) == ("one tw", [1])
+        assert row_steps(smollm2, parts, stop=["two", "ne tw"]) == ("o", [1])
+        assert row_steps(smollm2, parts, stop=["two", "ne tw"], include_stop_str_in_output=True) == (
+            "one tw",
+            [1],
+        )
 
 
 def test_a_skipped_special_token_can_be_the_stop(smollm2):
     ids = [*smollm2.encode("done."), smollm2.token_to_id("<|im_end|>"), *smollm2.encode(" more")]
-    assert run(smollm2, [ids]) == ("done. more", [])
-    assert run(smollm2, [ids], stop=["x", "<|im_end|>"]) == ("done.", [1])
-    assert run(smollm2, [ids], stop=["<|im_end|>"], skip_special_tokens=False) == ("done.", [0])
-    shown = run(smollm2, [ids], stop=["<|im_end|>"], include_stop_str_in_output=True)
+    assert row_steps(smollm2, [ids]) == ("done. more", [])
+    assert row_steps(smollm2, [ids], stop=["x", "<|im_end|>"]) == ("done.", [1])
+    assert row_steps(smollm2, [ids], stop=["<|im_end|>"], skip_special_tokens=False) == ("done.", [0])
+    shown = row_steps(smollm2, [ids], stop=["<|im_end|>"], include_stop_str_in_output=True)
     assert shown == ("done.<|im_end|>", [0])
 
 

@@ -123,7 +123,7 @@ def words_without_decoder():
 
 
 def bpe_with_end_of_word():
-    """Its decoder looks at the last token of the text, so it is decoded through a window."""
+    """Its decoder treats the last token of the text in a way of its own."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.BPEDecoder()

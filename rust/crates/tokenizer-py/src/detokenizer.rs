@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use tokenizer::{Detokenizer, OpenOptions, TextTokenizer};
 
 use crate::errors::detached;
@@ -53,13 +54,14 @@ impl NativeDetokenizer {
         slots: PyReadonlyArray1<'py, i32>,
         ids: PyReadonlyArray1<'py, i32>,
         offsets: Option<PyReadonlyArray1<'py, i32>>,
-    ) -> PyResult<(Vec<String>, Bound<'py, PyArray1<i32>>)> {
+    ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyArray1<i32>>)> {
         // Copies of a few bytes a row, so that the arrays need not stay still while the GIL is released.
         let slots: Vec<i32> = slots.as_array().to_vec();
         let ids: Vec<i32> = ids.as_array().to_vec();
         let offsets: Option<Vec<i32>> = offsets.map(|offsets| offsets.as_array().to_vec());
         let step = detached(py, || self.rows().step(&slots, &ids, offsets.as_deref()))?;
-        Ok((step.texts, PyArray1::from_vec(py, step.stops)))
+        let texts = PyList::new(py, step.texts())?;
+        Ok((texts, PyArray1::from_vec(py, step.stops)))
     }
 
     fn finish(&self, py: Python<'_>, slot: i64) -> PyResult<String> {

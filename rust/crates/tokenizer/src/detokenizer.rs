@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::decode_state::DecodeState;
-use crate::decode_window::DecodeWindow;
+use crate::decode_whole::DecodeWhole;
+use crate::decoder_chain::Join;
 use crate::error::{Error, Result};
 use crate::stop_strings::StopStrings;
 use crate::text_tokenizer::TextTokenizer;
-use crate::token_table::Join;
 
 /// How a row's text is to be made.
 #[derive(Debug, Clone, Default)]
@@ -25,16 +25,36 @@ pub struct OpenOptions {
 /// What a step gave each of its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepText {
-    /// Text that may be shown now.
-    pub texts: Vec<String>,
+    /// The texts of all rows, one behind the other.
+    text: String,
+    /// Where each row's text ends in `text`.
+    ends: Vec<usize>,
     /// The stop string that ended the row in this step, or -1.
     pub stops: Vec<i32>,
+}
+
+impl StepText {
+    fn with_capacity(rows: usize, ids: usize) -> Self {
+        Self {
+            text: String::with_capacity(ids * 8),
+            ends: Vec::with_capacity(rows),
+            stops: Vec::with_capacity(rows),
+        }
+    }
+
+    /// Text that may be shown now, by row.
+    pub fn texts(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.ends.len()).map(|row| {
+            let start = if row == 0 { 0 } else { self.ends[row - 1] };
+            &self.text[start..self.ends[row]]
+        })
+    }
 }
 
 #[derive(Debug, Clone)]
 enum RowDecoder {
     Table(DecodeState),
-    Window(DecodeWindow),
+    Whole(DecodeWhole),
 }
 
 #[derive(Debug)]
@@ -82,38 +102,44 @@ impl Detokenizer {
     ///
     /// All arguments are checked before any row changes. Rows are taken in order.
     pub fn step(&mut self, slots: &[i32], ids: &[i32], offsets: Option<&[i32]>) -> Result<StepText> {
-        let ids = self.checked_ids(ids)?;
-        let ranges = ranges(slots.len(), ids.len(), offsets)?;
+        self.check_step(slots, ids, offsets)?;
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let mut result = StepText::with_capacity(slots.len(), ids.len());
         for (at, &slot) in slots.iter().enumerate() {
-            let open = usize::try_from(slot)
-                .ok()
-                .and_then(|slot| self.rows.get(slot)?.as_ref());
-            if open.is_none() {
-                return Err(Error::invalid(
-                    "slots",
-                    format!("the slot {slot} at position {at} is not open"),
-                ));
-            }
-        }
-        let mut result = StepText {
-            texts: Vec::with_capacity(slots.len()),
-            stops: Vec::with_capacity(slots.len()),
-        };
-        for (&slot, range) in slots.iter().zip(ranges) {
-            let mut text = String::new();
             let mut stop = None;
             if let Some(row) = &mut self.rows[slot as usize] {
-                for &id in &ids[range] {
-                    stop = row.push(&self.tokenizer, id, &mut text)?;
+                for &id in &ids[range(offsets, at)] {
+                    stop = row.push(&tokenizer, id as u32, &mut result.text)?;
                     if stop.is_some() {
                         break;
                     }
                 }
             }
-            result.texts.push(text);
+            result.ends.push(result.text.len());
             result.stops.push(stop.map_or(-1, |index| index as i32));
         }
         Ok(result)
+    }
+
+    fn check_step(&self, slots: &[i32], ids: &[i32], offsets: Option<&[i32]>) -> Result<()> {
+        self.check_ids(ids)?;
+        check_offsets(slots.len(), ids.len(), offsets)?;
+        for (at, &slot) in slots.iter().enumerate() {
+            let open = usize::try_from(slot)
+                .ok()
+                .and_then(|slot| self.rows.get(slot)?.as_ref());
+            let Some(row) = open else {
+                return Err(Error::invalid(
+                    "slots",
+                    format!("the slot {slot} at position {at} is not open"),
+                ));
+            };
+            if self.tokenizer.table().any_fails() {
+                let ids = &ids[range(offsets, at)];
+                row.check_decodable(&self.tokenizer, "ids", ids.iter().map(|&id| id as u32))?;
+            }
+        }
+        Ok(())
     }
 
     /// The row's text is complete: what was held back, cut at a stop string that it completes. Closes the slot.
@@ -151,28 +177,32 @@ impl Detokenizer {
             .ok_or_else(|| Error::invalid("slot", format!("the slot {slot} is not open")))
     }
 
-    fn checked_ids(&self, ids: &[i32]) -> Result<Vec<u32>> {
-        if let Some(at) = ids.iter().position(|&id| id < 0) {
-            return Err(Error::invalid(
-                "ids",
-                format!("the token id {} at position {at} is negative", ids[at]),
-            ));
-        }
-        let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
-        self.tokenizer.check_ids("ids", &ids)?;
-        Ok(ids)
+    fn check_ids(&self, ids: &[i32]) -> Result<()> {
+        let limit = self.tokenizer.vocab_size();
+        let Some(at) = ids.iter().position(|&id| id as u32 >= limit) else {
+            return Ok(());
+        };
+        let (id, reason) = match ids[at] {
+            id if id < 0 => (id, "is negative".to_owned()),
+            id => (id, format!("is outside the vocabulary of {limit} tokens")),
+        };
+        Err(Error::invalid(
+            "ids",
+            format!("the token id {id} at position {at} {reason}"),
+        ))
     }
 }
 
-fn ranges(rows: usize, ids: usize, offsets: Option<&[i32]>) -> Result<Vec<std::ops::Range<usize>>> {
+fn check_offsets(rows: usize, ids: usize, offsets: Option<&[i32]>) -> Result<()> {
     let Some(offsets) = offsets else {
-        if ids != rows {
-            return Err(Error::invalid(
+        return if ids == rows {
+            Ok(())
+        } else {
+            Err(Error::invalid(
                 "ids",
                 format!("{ids} ids for {rows} slots; give offsets where a row has not one id"),
-            ));
-        }
-        return Ok((0..rows).map(|row| row..row + 1).collect());
+            ))
+        };
     };
     let ascending = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
     let first = offsets.first().copied();
@@ -186,10 +216,15 @@ fn ranges(rows: usize, ids: usize, offsets: Option<&[i32]>) -> Result<Vec<std::o
             format!("must be {} ascending numbers from 0 to {ids}", rows + 1),
         ));
     }
-    Ok(offsets
-        .windows(2)
-        .map(|pair| pair[0] as usize..pair[1] as usize)
-        .collect())
+    Ok(())
+}
+
+/// The ids of row `at`, by offsets that were checked.
+fn range(offsets: Option<&[i32]>, at: usize) -> std::ops::Range<usize> {
+    match offsets {
+        None => at..at + 1,
+        Some(offsets) => offsets[at] as usize..offsets[at + 1] as usize,
+    }
 }
 
 impl Row {
@@ -206,12 +241,29 @@ impl Row {
             stop_texts: options.stop.clone(),
             stopped: false,
         };
+        row.check_decodable(tokenizer, "prompt_ids", options.prompt_ids.iter().copied())?;
         for (index, stop) in options.stop.iter().enumerate() {
             if let Some(id) = tokenizer.token_to_id(stop).filter(|&id| row.skips(tokenizer, id)) {
                 row.special_stops.push((id, index));
             }
         }
         Ok(row)
+    }
+
+    /// Refuse tokens at which the library's decode would fail.
+    fn check_decodable(
+        &self,
+        tokenizer: &TextTokenizer,
+        field: &'static str,
+        mut ids: impl Iterator<Item = u32>,
+    ) -> Result<()> {
+        match ids.find(|&id| tokenizer.table().fails(id) && !self.skips(tokenizer, id)) {
+            None => Ok(()),
+            Some(id) => Err(Error::invalid(
+                field,
+                format!("the tokenizer's decoder fails on the token {id}"),
+            )),
+        }
     }
 
     fn skips(&self, tokenizer: &TextTokenizer, id: u32) -> bool {
@@ -233,12 +285,25 @@ impl Row {
                 None => Ok(None),
             };
         }
-        let mut chunk = String::new();
+        let table = tokenizer.table();
         match &mut self.decoder {
-            RowDecoder::Table(state) => state.push(tokenizer.table(), id, &mut chunk),
-            RowDecoder::Window(window) => window.push(tokenizer, id, &mut chunk)?,
+            RowDecoder::Table(state) => {
+                if let Some(text) = state.push_plain(table, id) {
+                    return Ok(self.show(text, out));
+                }
+                if self.stops.is_none() && self.shown_by_prompt.is_empty() {
+                    state.push(table, id, out);
+                    return Ok(None);
+                }
+                let mut chunk = String::new();
+                state.push(table, id, &mut chunk);
+                Ok(self.show(&chunk, out))
+            }
+            RowDecoder::Whole(whole) => {
+                whole.push(id);
+                Ok(None)
+            }
         }
-        Ok(self.show(&chunk, out))
     }
 
     /// A skipped special token that is itself a stop string: it ends the text although it is not in the text.
@@ -265,7 +330,7 @@ impl Row {
         let mut chunk = String::new();
         match &mut self.decoder {
             RowDecoder::Table(state) => state.finish(tokenizer.table(), &mut chunk),
-            RowDecoder::Window(window) => window.finish(tokenizer, &mut chunk)?,
+            RowDecoder::Whole(whole) => whole.finish(tokenizer, &mut chunk)?,
         }
         let stop = self.show(&chunk, out);
         if let (None, Some(stops)) = (stop, &mut self.stops) {
@@ -287,6 +352,7 @@ impl Row {
         stop
     }
 
+    /// `chunk` without what the prompt's text already showed, as far as they agree.
     fn without_prompt_end<'a>(&mut self, mut chunk: &'a str) -> &'a str {
         while let (Some(shown), Some(next)) = (self.shown_by_prompt.chars().next(), chunk.chars().next()) {
             if shown != next {
@@ -308,10 +374,9 @@ fn after_prompt(tokenizer: &TextTokenizer, options: &OpenOptions) -> (RowDecoder
         .iter()
         .copied()
         .filter(|&id| !(options.skip_special_tokens && table.is_special(id)));
-    if table.join() == Join::Window {
-        let visible: Vec<u32> = visible.collect();
+    if table.join() == Join::Whole {
         return (
-            RowDecoder::Window(DecodeWindow::after_prompt(&visible)),
+            RowDecoder::Whole(DecodeWhole::after_prompt(visible.collect())),
             String::new(),
         );
     }

@@ -8,11 +8,13 @@
 //! Cost: [`Detokenizer::step`] is one call for all rows of a step, linear in the bytes of the new tokens.
 
 mod decode_state;
-mod decode_window;
+mod decode_whole;
+mod decoder_chain;
 mod detokenizer;
 mod error;
 pub mod gguf;
 mod stop_strings;
+mod text_stage;
 mod text_tokenizer;
 mod token_table;
 

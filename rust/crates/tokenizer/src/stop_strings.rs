@@ -34,6 +34,8 @@ impl Node {
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     nodes: Vec<Node>,
+    /// First bytes of the stop strings, one bit a byte.
+    starts: [u64; 4],
     lengths: Vec<usize>,
     include: bool,
     state: u32,
@@ -54,12 +56,15 @@ impl StopStrings {
         }
         let mut matcher = Self {
             nodes: vec![Node::new(0)],
+            starts: [0; 4],
             lengths: stops.iter().map(String::len).collect(),
             include,
             state: ROOT,
             held: String::new(),
         };
         for (index, stop) in stops.iter().enumerate() {
+            let first = stop.as_bytes()[0];
+            matcher.starts[usize::from(first / 64)] |= 1 << (first % 64);
             matcher.insert(stop.as_bytes(), index as u32);
         }
         matcher.link();
@@ -114,6 +119,19 @@ impl StopStrings {
     /// Take new text; what may be shown goes to `out`. Returns the stop string that completed first, of several
     /// that complete at the same place the longest.
     pub(crate) fn feed(&mut self, text: &str, out: &mut String) -> Option<usize> {
+        let mut text = text;
+        if self.held.is_empty() {
+            // Nothing is begun: text up to a byte that begins a stop string goes out as it is.
+            let begun = text
+                .bytes()
+                .position(|byte| self.begins(byte))
+                .unwrap_or(text.len());
+            out.push_str(&text[..begun]);
+            text = &text[begun..];
+        }
+        if text.is_empty() {
+            return None;
+        }
         let start = self.held.len();
         self.held.push_str(text);
         for (offset, byte) in text.bytes().enumerate() {
@@ -135,6 +153,10 @@ impl StopStrings {
         out.push_str(&self.held[..shown]);
         self.held.drain(..shown);
         None
+    }
+
+    fn begins(&self, byte: u8) -> bool {
+        self.starts[usize::from(byte / 64)] >> (byte % 64) & 1 != 0
     }
 
     /// No text follows: what was held back may be shown.

@@ -1,127 +1,187 @@
-//! Owns the per-token byte table and the choice of how tokens join into text. Knows nothing of rows or steps.
+//! Owns the table of what each token stands for, in the form that a step of decoding copies. Knows nothing of rows.
 //!
-//! A decoder of the `tokenizers` library is a chain of stages over the list of tokens. Chains made of stages
-//! that look at one token alone, followed by one way of joining, are turned into a table once; a step of
-//! decoding is then a lookup. Chains of any other kind have no exact table, see [`Join::Window`].
+//! The table is made once, by asking the library's own decoder stages about each token of the vocabulary.
 
 use std::collections::HashMap;
 
-use tokenizers::{Decoder, DecoderWrapper, Tokenizer};
+use tokenizers::Tokenizer;
 
-use crate::text_tokenizer::{decoding_text, fence};
+use crate::decoder_chain::{DecoderChain, Join, Piece, Place};
+use crate::text_tokenizer::decoding_text;
 
 const KNOWN: u8 = 1;
 const SPECIAL: u8 = 2;
+/// A byte of a run, inside a text or as its first token.
 const BYTE: u8 = 4;
+const FIRST_BYTE: u8 = 8;
+const DROPPED: u8 = 16;
+/// The library's decode fails on the token.
+const FAILS: u8 = 32;
 
-/// How the pieces of a row's tokens become text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Join {
-    /// Bytes of one stream; invalid sequences become U+FFFD as in `String::from_utf8_lossy`.
-    ByteStream,
-    /// Text, but for runs of byte tokens; a run that is not valid UTF-8 gives one U+FFFD a byte.
-    ByteRuns,
-    /// Text, each piece complete.
-    Text,
-    /// No table: the library decodes a window of recent tokens.
-    Window,
-}
+const BROKEN: u32 = 1 << 31;
 
-/// Pieces of bytes by token id, in one allocation.
+/// Pieces by token id, in two allocations: those that are text, and those that are parts of characters.
+#[derive(Default)]
 struct Pieces {
+    text: String,
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    /// Start and length; the length's top bit says that the piece lies in `bytes`.
+    spans: Vec<(u32, u32)>,
 }
 
 impl Pieces {
-    fn with_capacity(tokens: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(tokens * 8),
-            ends: Vec::with_capacity(tokens),
+    fn push(&mut self, piece: &[u8]) {
+        let length = piece.len() as u32;
+        if let Ok(text) = std::str::from_utf8(piece) {
+            self.spans.push((self.text.len() as u32, length));
+            self.text.push_str(text);
+        } else {
+            self.spans.push((self.bytes.len() as u32, length | BROKEN));
+            self.bytes.extend_from_slice(piece);
         }
     }
 
-    fn push(&mut self, piece: &[u8]) {
-        self.bytes.extend_from_slice(piece);
-        self.ends.push(self.bytes.len());
+    fn get(&self, id: usize) -> &[u8] {
+        let (start, length) = self.spans[id];
+        let (from, bytes) = (start as usize, (length & !BROKEN) as usize);
+        if length & BROKEN == 0 {
+            &self.text.as_bytes()[from..from + bytes]
+        } else {
+            &self.bytes[from..from + bytes]
+        }
     }
 
-    fn get(&self, id: usize) -> &[u8] {
-        let start = if id == 0 { 0 } else { self.ends[id - 1] };
-        &self.bytes[start..self.ends[id]]
+    fn text(&self, id: usize) -> Option<&str> {
+        let (start, length) = self.spans[id];
+        if length & BROKEN == 0 {
+            Some(&self.text[start as usize..start as usize + length as usize])
+        } else {
+            None
+        }
     }
 }
 
 /// What each token stands for, and how tokens join.
 pub(crate) struct TokenTable {
+    chain: DecoderChain,
     flags: Vec<u8>,
     rest: Pieces,
+    /// Pieces of the first token of a text, where they differ.
     first: Option<Pieces>,
-    join: Join,
-    strip: Option<(char, usize)>,
+    /// Pieces of the last token of a text, where they differ; of the only one, where both ends differ.
+    last: Option<Pieces>,
+    only: Option<Pieces>,
+    /// Tokens with the same number are repeats of each other.
+    repeat_keys: Option<Vec<u32>>,
+    any_fails: bool,
 }
 
 impl TokenTable {
     pub(crate) fn build(inner: &Tokenizer, vocab_size: u32) -> Self {
-        let plan = Plan::of(inner.get_decoder());
-        let byte_of_char = byte_of_char();
+        let chain = DecoderChain::of(inner.get_decoder());
+        let (starts, ends) = (chain.starts_differ(), chain.ends_differ());
         let mut table = Self {
             flags: Vec::with_capacity(vocab_size as usize),
-            rest: Pieces::with_capacity(vocab_size as usize),
-            first: plan
-                .depends_on_position()
-                .then(|| Pieces::with_capacity(vocab_size as usize)),
-            join: plan.join,
-            strip: plan.strip,
+            rest: Pieces::default(),
+            first: starts.then(Pieces::default),
+            last: ends.then(Pieces::default),
+            only: (starts && ends).then(Pieces::default),
+            repeat_keys: chain.drops_repeats().then(Vec::new),
+            any_fails: false,
+            chain,
         };
-        let specials = inner.get_added_vocabulary();
+        let byte_of_char = byte_of_char();
+        let mut keys: HashMap<String, u32> = HashMap::new();
         for id in 0..vocab_size {
-            let Some(token) = decoding_text(inner, id) else {
-                table.push(0, b"", b"");
-                continue;
-            };
-            let special = if specials.is_special_token(&token) {
-                SPECIAL
-            } else {
-                0
-            };
-            let Some((first, rest)) = plan.pieces(&token) else {
-                // A stage failed on this token alone; only the library's own decode can tell the text.
-                table.join = Join::Window;
-                table.push(KNOWN | special, b"", b"");
-                continue;
-            };
-            match table.join {
-                Join::ByteStream => {
-                    table.push(
-                        KNOWN | special,
-                        &stream_bytes(&first, &byte_of_char),
-                        &stream_bytes(&rest, &byte_of_char),
-                    );
-                }
-                Join::ByteRuns if fallback_byte(&rest).is_some() => {
-                    let byte = fallback_byte(&rest).map_or([0], |byte| [byte]);
-                    table.push(KNOWN | special | BYTE, &byte, &byte);
-                }
-                _ => table.push(KNOWN | special, first.as_bytes(), rest.as_bytes()),
+            let token = decoding_text(inner, id);
+            table.push_token(token.as_deref(), &byte_of_char);
+            if let Some(list) = &mut table.repeat_keys {
+                let key = token.as_deref().and_then(|token| table.chain.repeat_key(token));
+                let next = keys.len() as u32;
+                list.push(*keys.entry(key.unwrap_or_default()).or_insert(next));
+            }
+            if token.is_some_and(|token| inner.get_added_vocabulary().is_special_token(&token)) {
+                table.flags[id as usize] |= SPECIAL;
             }
         }
         table
     }
 
-    fn push(&mut self, flags: u8, first: &[u8], rest: &[u8]) {
+    fn push_token(&mut self, token: Option<&str>, byte_of_char: &HashMap<char, u8>) {
+        let mut flags = 0;
+        let mut piece_at = |flags_of: [u8; 3], first: bool, last: bool| -> Vec<u8> {
+            let Some(token) = token else { return Vec::new() };
+            flags |= KNOWN;
+            match self.chain.piece(token, Place { first, last }) {
+                Some(Piece::Text(text)) if self.chain.join() == Join::ByteStream => {
+                    stream_bytes(&text, byte_of_char)
+                }
+                Some(Piece::Text(text)) => text.into_bytes(),
+                Some(Piece::Byte(byte)) => {
+                    flags |= flags_of[0];
+                    vec![byte]
+                }
+                Some(Piece::Dropped) => {
+                    flags |= flags_of[1];
+                    Vec::new()
+                }
+                None => {
+                    flags |= flags_of[2];
+                    Vec::new()
+                }
+            }
+        };
+        if self.chain.join() == Join::Whole {
+            // The library decodes; only flags are needed.
+            flags = if token.is_some() { KNOWN } else { 0 };
+            self.flags.push(flags);
+            return;
+        }
+        let inside = [BYTE, DROPPED, FAILS];
+        let at_start = if self.first.is_some() {
+            [FIRST_BYTE, DROPPED, FAILS]
+        } else {
+            [0, 0, 0]
+        };
+        self.rest.push(&piece_at(inside, false, false));
+        for (pieces, first, last) in [
+            (&mut self.first, true, false),
+            (&mut self.last, false, true),
+            (&mut self.only, true, true),
+        ] {
+            if let Some(pieces) = pieces {
+                pieces.push(&piece_at(if first { at_start } else { inside }, first, last));
+            }
+        }
+        if self.first.is_none() && flags & BYTE != 0 {
+            flags |= FIRST_BYTE;
+        }
+        self.any_fails |= flags & FAILS != 0;
         self.flags.push(flags);
-        self.rest.push(rest);
-        if let Some(pieces) = &mut self.first {
-            pieces.push(first);
+    }
+
+    fn pieces(&self, at_start: bool) -> &Pieces {
+        match &self.first {
+            Some(pieces) if at_start => pieces,
+            _ => &self.rest,
         }
     }
 
-    /// The token's bytes at the start of a text or inside one.
+    /// The token's bytes at the start of a text or inside one, other tokens following.
     pub(crate) fn piece(&self, id: u32, at_start: bool) -> &[u8] {
-        match &self.first {
-            Some(pieces) if at_start => pieces.get(id as usize),
-            _ => self.rest.get(id as usize),
+        self.pieces(at_start).get(id as usize)
+    }
+
+    /// [`Self::piece`], where it is valid text.
+    pub(crate) fn text(&self, id: u32, at_start: bool) -> Option<&str> {
+        self.pieces(at_start).text(id as usize)
+    }
+
+    /// The token's text where no token follows, if that can differ.
+    pub(crate) fn last_text(&self, id: u32, at_start: bool) -> Option<&str> {
+        match &self.only {
+            Some(pieces) if at_start => pieces.text(id as usize),
+            _ => self.last.as_ref()?.text(id as usize),
         }
     }
 
@@ -133,124 +193,44 @@ impl TokenTable {
         self.flags[id as usize] & SPECIAL != 0
     }
 
-    pub(crate) fn is_byte(&self, id: u32) -> bool {
-        self.flags[id as usize] & BYTE != 0
+    pub(crate) fn is_byte(&self, id: u32, at_start: bool) -> bool {
+        self.flags[id as usize] & if at_start { FIRST_BYTE } else { BYTE } != 0
+    }
+
+    /// The token is as if it had not come.
+    pub(crate) fn is_dropped(&self, id: u32) -> bool {
+        self.flags[id as usize] & (DROPPED | KNOWN) != KNOWN
+    }
+
+    /// The library cannot decode a text with this token.
+    pub(crate) fn fails(&self, id: u32) -> bool {
+        self.any_fails && self.flags[id as usize] & FAILS != 0
+    }
+
+    pub(crate) fn any_fails(&self) -> bool {
+        self.any_fails
+    }
+
+    /// What repeats of a token are told by, where the decoder drops them.
+    pub(crate) fn repeat_key(&self, id: u32) -> Option<u32> {
+        self.repeat_keys.as_ref().map(|keys| keys[id as usize])
+    }
+
+    pub(crate) fn chain(&self) -> &DecoderChain {
+        &self.chain
     }
 
     pub(crate) fn join(&self) -> Join {
-        self.join
+        self.chain.join()
     }
 
     pub(crate) fn is_exact(&self) -> bool {
-        self.join != Join::Window
+        self.join() != Join::Whole
     }
 
-    /// The character to take away at the start of the whole text, and how often.
-    pub(crate) fn strip(&self) -> Option<(char, usize)> {
-        self.strip
-    }
-}
-
-/// The stages of a decoder, sorted into those of one token and the join.
-struct Plan<'a> {
-    per_token: Vec<&'a DecoderWrapper>,
-    spaced: bool,
-    join: Join,
-    strip: Option<(char, usize)>,
-}
-
-impl<'a> Plan<'a> {
-    fn of(decoder: Option<&'a DecoderWrapper>) -> Self {
-        let mut plan = Self {
-            per_token: Vec::new(),
-            spaced: decoder.is_none(),
-            join: Join::Text,
-            strip: None,
-        };
-        let mut stages = Vec::new();
-        if let Some(decoder) = decoder {
-            flatten(decoder, &mut stages);
-        }
-        // Once tokens were merged, a later stage sees them as one: `merged` byte runs, or one fused text.
-        let (mut merged, mut fused) = (false, false);
-        for stage in stages {
-            match stage {
-                DecoderWrapper::Replace(_) | DecoderWrapper::Metaspace(_) | DecoderWrapper::WordPiece(_)
-                    if !merged && !fused =>
-                {
-                    plan.per_token.push(stage);
-                }
-                DecoderWrapper::Strip(strip) if fused && strip.stop == 0 && plan.strip.is_none() => {
-                    plan.strip = (strip.start > 0).then_some((strip.content, strip.start));
-                }
-                DecoderWrapper::Strip(_) if !merged && !fused => plan.per_token.push(stage),
-                DecoderWrapper::ByteFallback(_) if !merged && !fused => {
-                    plan.join = Join::ByteRuns;
-                    merged = true;
-                }
-                DecoderWrapper::ByteLevel(_) if !merged && !fused => {
-                    plan.join = Join::ByteStream;
-                    merged = true;
-                    fused = true;
-                }
-                DecoderWrapper::Fuse(_) => fused = true,
-                _ => {
-                    plan.join = Join::Window;
-                    break;
-                }
-            }
-        }
-        plan
-    }
-
-    fn depends_on_position(&self) -> bool {
-        self.spaced
-            || self
-                .per_token
-                .iter()
-                .any(|stage| matches!(stage, DecoderWrapper::Metaspace(_) | DecoderWrapper::WordPiece(_)))
-    }
-
-    /// The token's text at the start of a text and inside one, found by asking the library's own stages.
-    fn pieces(&self, token: &str) -> Option<(String, String)> {
-        if self.spaced {
-            return Some((token.to_owned(), format!(" {token}")));
-        }
-        let mut first = vec![token.to_owned()];
-        let mut pair = vec!["x".to_owned(), token.to_owned()];
-        for stage in &self.per_token {
-            first = fence(|| stage.decode_chain(first)).ok()?;
-            if self.depends_on_position() {
-                pair = fence(|| stage.decode_chain(pair)).ok()?;
-            }
-        }
-        let first = first.pop()?;
-        let rest = if self.depends_on_position() {
-            pair.pop()?
-        } else {
-            first.clone()
-        };
-        Some((first, rest))
-    }
-}
-
-fn flatten<'a>(decoder: &'a DecoderWrapper, stages: &mut Vec<&'a DecoderWrapper>) {
-    if let DecoderWrapper::Sequence(sequence) = decoder {
-        for stage in sequence.get_decoders() {
-            flatten(stage, stages);
-        }
-    } else {
-        stages.push(decoder);
-    }
-}
-
-/// The byte of a fallback token such as `<0x0A>`, read as loosely as the library reads it.
-fn fallback_byte(token: &str) -> Option<u8> {
-    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 {
-        u8::from_str_radix(digits, 16).ok()
-    } else {
-        None
+    /// A token that is no byte and is valid text gives [`Self::text`], whatever follows it.
+    pub(crate) fn copies_text(&self) -> bool {
+        self.last.is_none() && self.repeat_keys.is_none() && self.is_exact()
     }
 }
 
