@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every check of the repository, or the ones named: `uv run scripts/ci.sh [fmt lint types layers rust python docs packaging]`.
+# Runs every check of the repository, or the ones named: `uv run scripts/ci.sh [fmt lint types layers rust docs packaging assets python]`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,11 +15,12 @@ lint() {
 types() { mypy; }
 layers() { lint-imports; }
 rust() { cargo test --manifest-path rust/Cargo.toml --locked; }
+assets() { python scripts/fetch_test_assets.py; }
 python_tests() { pytest packages tests --ignore=tests/packaging; }
 docs() { mkdocs build --quiet --strict; }
 packaging() { pytest tests/packaging; }
 
-for target in ${*:-fmt lint types layers rust docs packaging python}; do
+for target in ${*:-fmt lint types layers rust docs packaging assets python}; do
     printf '\n== %s ==\n' "$target"
     if [ "$target" = python ]; then python_tests; else "$target"; fi
 done
