@@ -228,12 +228,18 @@ class Loop:
             return self._collect(self.scheduler.fail(plan, "the step raised"))
         return self._collect(self.scheduler.update(plan, result))
 
+    def take_ended(self) -> list[RowOutput]:
+        """Outputs of requests that ended while they waited, from schedulers that have some."""
+        take_ended = getattr(self.scheduler, "take_ended", list)
+        return self._collect(take_ended())
+
     def step(self) -> None:
         """One turn: fill the pipe, then land the oldest."""
         while len(self.in_flight) < self.depth and self.launch() is not None:
             pass
         if self.in_flight:
             self.land()
+        self.take_ended()
 
     def run(self, most_steps: int = 10_000) -> dict[str, Finished]:
         """Turn until nothing is left."""

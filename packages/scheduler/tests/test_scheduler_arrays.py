@@ -60,11 +60,18 @@ def test_the_ordered_list_stays_sorted(seed: int) -> None:
         else:
             prompt = np.zeros(rng.randint(1, 5), np.int32)
             request = Request(request_id=str(index), token_ids=prompt, max_tokens=1)
-            state = RequestState(request, (rng.randint(0, 3), index), 1, frozenset())
+            state = RequestState(
+                request=request,
+                key=(rng.randint(0, 3), index),
+                urgency=0,
+                lane=None,
+                max_outputs=1,
+                stop_token_ids=frozenset(),
+                waits_for=set(),
+            )
             model.append(state)
             ordered.add(state)
         model.sort(key=lambda state: state.key)
         assert list(ordered) == model
-        assert ordered.num_prompt_tokens == sum(state.num_prompt_tokens for state in model)
         if model:
             assert (ordered.first(), ordered.last()) == (model[0], model[-1])

@@ -31,7 +31,9 @@ class RandomRun:
             max_model_len=rng.randint(8, 48),
             max_num_seqs=rng.randint(1, 5),
             max_num_batched_tokens=rng.randint(1, 24),
-            policy=rng.choice(["fcfs", "priority"]),
+            policy=rng.choice(["fcfs", "priority", "fair", "deadline", "prefix"]),
+            aging=rng.choice([None, 1, 2, 64]),
+            tenant_weights={"a": rng.choice([0.5, 1.0, 4.0])},
             max_waiting_requests=rng.choice([2, 1000]),
             long_prefill_tokens=rng.choice([None, None, 3]),
             max_plans_in_flight=rng.choice([1, 2, 2, 3]),
@@ -80,6 +82,7 @@ class RandomRun:
             min_tokens=rng.randint(0, max_tokens),
             stop_token_ids=frozenset(rng.sample(range(self.rule.vocab_size), rng.randint(0, 2))),
             priority=rng.randint(0, 2),
+            tenant=rng.choice(["a", "b", "c"]),
             salt=rng.choice([None, None, b"a"]),
             match_prefix=rng.random() < 0.8,
         )
@@ -91,10 +94,12 @@ class RandomRun:
         self.requests[request.request_id] = request
 
     def launch(self) -> None:
-        preemptions = self.scheduler.stats().preemptions
+        before = {state.request.request_id: state for state in self.scheduler._residency.running}
         plan = self.loop.launch(self.fault_rows, fails=self.rng.random() < self.trouble / 2)
-        if plan is not None and plan.admitted:
-            assert self.scheduler.stats().preemptions == preemptions, "admitted in a step that preempted"
+        victims = [state.urgency for state in before.values() if state.slot < 0]
+        if plan is not None and victims:
+            admitted = [self.scheduler._requests[new.request_id] for new in plan.admitted]
+            assert all(state.urgency < min(victims) or state.promotion for state in admitted)
 
     def fault_rows(self, plan: StepPlan) -> Collection[int]:
         return [row for row in range(plan.num_rows) if self.rng.random() < self.trouble / 4]

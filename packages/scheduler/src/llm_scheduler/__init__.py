@@ -3,6 +3,7 @@
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import (
     Busy,
+    DeadlineUnmet,
     DuplicateRequest,
     IncompatibleScheduler,
     InvalidConfig,
@@ -13,26 +14,40 @@ from llm_scheduler.errors import (
     SchedulerError,
     SchedulerNotFound,
 )
+from llm_scheduler.fair import FairShare
 from llm_scheduler.loading import installed_schedulers, load_scheduler
 from llm_scheduler.plan import NewRow, Ragged, RowOutput, StepPlan, StepResult
-from llm_scheduler.policy import Policy
+from llm_scheduler.policies import EarliestDeadlineFirst, FirstComeFirstServed, PriorityThenArrival
+from llm_scheduler.policy import Policy, SchedulerView
+from llm_scheduler.policy_loading import installed_policies
+from llm_scheduler.prefix import LongestPrefixFirst
 from llm_scheduler.protocol import API_VERSION, Scheduler
-from llm_scheduler.request import Request
+from llm_scheduler.request import EncoderItem, Request
 from llm_scheduler.scheduler import TokenBudgetScheduler
+from llm_scheduler.service_time import FixedServiceTime, MeasuredServiceTime, ServiceTime
 from llm_scheduler.stats import SchedulerStats
 
 __all__ = [
     "API_VERSION",
     "Busy",
+    "DeadlineUnmet",
     "DuplicateRequest",
+    "EarliestDeadlineFirst",
+    "EncoderItem",
+    "FairShare",
+    "FirstComeFirstServed",
+    "FixedServiceTime",
     "IncompatibleScheduler",
     "InvalidConfig",
     "InvalidRequest",
     "InvalidResult",
+    "LongestPrefixFirst",
+    "MeasuredServiceTime",
     "NeverFits",
     "NewRow",
     "PlanOrderError",
     "Policy",
+    "PriorityThenArrival",
     "Ragged",
     "Request",
     "RowOutput",
@@ -41,9 +56,12 @@ __all__ = [
     "SchedulerError",
     "SchedulerNotFound",
     "SchedulerStats",
+    "SchedulerView",
+    "ServiceTime",
     "StepPlan",
     "StepResult",
     "TokenBudgetScheduler",
+    "installed_policies",
     "installed_schedulers",
     "load_scheduler",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,9 @@ from llm_kvcache import KVCache
 
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import Busy, InvalidRequest, NeverFits
-from llm_scheduler.ordering import OrderedRequests
 from llm_scheduler.plan import Int32
-from llm_scheduler.request import Request
+from llm_scheduler.request import EncoderItem, Request
+from llm_scheduler.waiting import WaitingQueue
 
 _MAX_TOKEN_ID = 2**31 - 1
 
@@ -35,13 +35,19 @@ def checked_request(request: Request, max_model_len: int) -> Request:
     _require_int("priority", request.priority, least=-(2**53))
     if not _is_real(request.arrival_s):
         raise InvalidRequest("arrival_s", f"expected a finite number, got {request.arrival_s!r}")
+    if request.deadline_s is not None and not _is_real(request.deadline_s):
+        raise InvalidRequest("deadline_s", f"expected a finite number or None, got {request.deadline_s!r}")
+    if not isinstance(request.tenant, str):
+        raise InvalidRequest("tenant", f"expected a string, got {request.tenant!r}")
+    waits_for = _checked_names(request.waits_for)
+    _check_encoder_items(request.encoder_items, len(token_ids))
     try:
         stops = frozenset(request.stop_token_ids)
     except TypeError:
         raise InvalidRequest("stop_token_ids", "expected a set of token ids") from None
     if any(isinstance(token, bool) or not isinstance(token, int) for token in stops):
         raise InvalidRequest("stop_token_ids", "expected integers")
-    return replace(request, token_ids=token_ids, stop_token_ids=stops)
+    return replace(request, token_ids=token_ids, stop_token_ids=stops, waits_for=waits_for)
 
 
 def _checked_prompt(token_ids: object, max_model_len: int) -> Int32:
@@ -56,6 +62,32 @@ def _checked_prompt(token_ids: object, max_model_len: int) -> Int32:
     if int(prompt.min()) < 0 or int(prompt.max()) > _MAX_TOKEN_ID:
         raise InvalidRequest("token_ids", f"expected token ids from 0 to {_MAX_TOKEN_ID}")
     return prompt.astype(np.int32)
+
+
+def _checked_names(names: object) -> frozenset[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidRequest("waits_for", "expected a set of names")
+    checked = frozenset(names)
+    if not all(isinstance(name, str) for name in checked):
+        raise InvalidRequest("waits_for", "expected strings")
+    return checked
+
+
+def _check_encoder_items(items: object, num_prompt_tokens: int) -> None:
+    if not isinstance(items, tuple) or not all(isinstance(item, EncoderItem) for item in items):
+        raise InvalidRequest("encoder_items", "expected a tuple of EncoderItem")
+    end = 0
+    for item in items:
+        for name in ("position", "num_tokens", "encoder_tokens"):
+            value = getattr(item, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < (name != "position"):
+                raise InvalidRequest("encoder_items", f"{name}={value!r} is not a valid number")
+        if item.position < end:
+            raise InvalidRequest("encoder_items", "expected items by position, without overlaps")
+        end = item.position + item.num_tokens
+    if end > num_prompt_tokens:
+        message = f"the last item ends at {end}, the prompt has {num_prompt_tokens} tokens"
+        raise InvalidRequest("encoder_items", message)
 
 
 def _require_int(field: str, value: object, least: int) -> None:
@@ -116,7 +148,7 @@ class AdmissionGate:
         self._config = config
         self._rate = rate
 
-    def require_room(self, num_tokens: int, waiting: OrderedRequests) -> None:
+    def require_room(self, num_tokens: int, waiting: WaitingQueue) -> None:
         """Refuse a prompt of that length when the queue is full.
 
         Raises:

@@ -78,6 +78,20 @@ class Busy(SchedulerError):
         self.retry_after_s = retry_after_s
 
 
+class DeadlineUnmet(SchedulerError):
+    """The request's deadline cannot be met by the current estimate; nothing was queued.
+
+    Attributes:
+        request_id: The request.
+        late_s: Seconds by which it would be late.
+    """
+
+    def __init__(self, request_id: str, late_s: float) -> None:
+        super().__init__(f"request {request_id!r} would end {late_s:.3f} s after its deadline")
+        self.request_id = request_id
+        self.late_s = late_s
+
+
 class InvalidResult(SchedulerError, ValueError):
     """A step result does not belong to its plan; the plan is still in flight and may be failed.
 

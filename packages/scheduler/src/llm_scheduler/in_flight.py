@@ -23,12 +23,14 @@ class PlanInFlight:
         slots: int64[R], ``plan.slots`` ready to index with.
         states: The request of each row.
         generations: int64[R], each slot's generation.
+        made_s: When it was made, on the scheduler's clock.
     """
 
     plan: StepPlan
     slots: Int64
     states: list[RequestState]
     generations: Int64
+    made_s: float
 
 
 class PlansInFlight:

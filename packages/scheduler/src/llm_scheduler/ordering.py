@@ -1,23 +1,25 @@
-"""Requests kept in a policy's order; knows nothing of policies or of what the order is for."""
+"""Requests kept in the order of one of their attributes; knows nothing of what the order is for."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from llm_scheduler.request import OrderKey, RequestState
 
 
-def _key(state: RequestState) -> OrderKey:
-    return state.key
-
-
 class OrderedRequests:
-    """A sorted list of requests; keys are unique, so any request is found by bisection."""
+    """A sorted list of requests; places are unique, so any request is found by bisection.
 
-    def __init__(self) -> None:
+    Args:
+        by: Attribute of ``RequestState`` that holds the place: "key", "rank" or "age". It must not change
+            while the request is in the list.
+    """
+
+    def __init__(self, by: str = "key") -> None:
+        self._place: Callable[[RequestState], OrderKey] = attrgetter(by)
         self._states: list[RequestState] = []
-        self._num_prompt_tokens = 0
 
     def __len__(self) -> int:
         return len(self._states)
@@ -25,10 +27,8 @@ class OrderedRequests:
     def __iter__(self) -> Iterator[RequestState]:
         return iter(self._states)
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Prompt tokens over all requests."""
-        return self._num_prompt_tokens
+    def __getitem__(self, index: int) -> RequestState:
+        return self._states[index]
 
     def first(self) -> RequestState:
         """Return the request that is served first; the list must not be empty."""
@@ -40,12 +40,10 @@ class OrderedRequests:
 
     def add(self, state: RequestState) -> None:
         """Put a request at its place."""
-        insort(self._states, state, key=_key)
-        self._num_prompt_tokens += state.num_prompt_tokens
+        insort(self._states, state, key=self._place)
 
     def remove(self, state: RequestState) -> None:
         """Take out a request that is in the list."""
-        index = bisect_left(self._states, state.key, key=_key)
+        index = bisect_left(self._states, self._place(state), key=self._place)
         assert self._states[index] is state, "the request is not in this list"
         del self._states[index]
-        self._num_prompt_tokens -= state.num_prompt_tokens

@@ -150,8 +150,9 @@ class RowOutput:
     Attributes:
         request_id: The request.
         tokens: New output tokens, a stop token included.
-        finish_reason: "stop", "length", "error", or None while it goes on. "abort" is for callers that tell
-            their own clients: ``Scheduler.abort`` answers by its return value and yields no output.
+        finish_reason: "stop", "length", "error", "deadline" (it can no longer be in time and was not
+            running), or None while it goes on. "abort" is for callers that tell their own clients:
+            ``Scheduler.abort`` answers by its return value and yields no output.
         stop_token: The stop token that ended it, or None.
         num_cached_tokens: Prompt tokens that the prefix cache held when the request was first admitted.
         logprobs: As in ``StepResult``, or None.

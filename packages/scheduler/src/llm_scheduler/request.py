@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,21 @@ import numpy as np
 from llm_scheduler.plan import Int32
 
 OrderKey = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderItem:
+    """An image, a sound or the like whose placeholder tokens need the output of an encoder.
+
+    Attributes:
+        position: Index of its first placeholder token in the prompt.
+        num_tokens: Placeholder tokens, at least 1.
+        encoder_tokens: What the encoder computes for it, at least 1; counts against ``encoder_budget``.
+    """
+
+    position: int
+    num_tokens: int
+    encoder_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,10 +40,15 @@ class Request:
         stop_token_ids: Tokens that end it; the end-of-sequence token included by the caller unless ignored.
         priority: Lower runs first, under the ``priority`` policy.
         arrival_s: Arrival on the caller's clock, seconds; equal values keep the order of ``add``.
-        tenant: Whose request it is; for policies.
+        deadline_s: When its last token must be there, on the scheduler's clock (``time.monotonic`` unless it
+            was made with another); None for no deadline.
+        tenant: Whose request it is; for the ``fair`` policy and the cap by tenant.
         salt: Extra key of the prefix cache: only requests with the same salt share blocks.
         lora: Adapter version; extra key of the prefix cache.
         match_prefix: False where every prompt position must be computed (prompt logprobs).
+        waits_for: Names of what must be ready before it may run, such as a compiled grammar; each is reported
+            by ``TokenBudgetScheduler.ready``. It does not hold up the queue meanwhile.
+        encoder_items: Its images and the like, by position and without overlaps.
         payload: Opaque; travels to the worker in ``NewRow``.
     """
 
@@ -38,10 +59,13 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     priority: int = 0
     arrival_s: float = 0.0
+    deadline_s: float | None = None
     tenant: str = ""
     salt: bytes | None = None
     lora: str | None = None
     match_prefix: bool = True
+    waits_for: frozenset[str] = frozenset()
+    encoder_items: tuple[EncoderItem, ...] = ()
     payload: object = None
 
 
@@ -51,26 +75,42 @@ class RequestState:
 
     Attributes:
         request: What was asked; its ``token_ids`` is a private int32 array.
-        key: Place in the policy's order; unique.
+        key: Place among the requests of its lane; unique.
+        urgency: Its class by the policy; smaller goes first and may preempt.
+        lane: The lane that the policy put it in.
         max_outputs: Outputs at which it ends with "length".
         stop_token_ids: The request's, at hand for every token.
+        waits_for: What is not ready yet; it is not in the queue's order until this is empty.
+        rank: Place among the running requests, unique; set when it moves in.
+        age: Place among the waiting requests by how long they were passed over; see ``aging``.
+        num_overtaken: Later requests that overtook it in its earlier stays in the queue.
+        promotion: 0, or its number among the requests that aging has put first.
         outputs: Tokens known so far beyond the prompt.
         seq: Its sequence in the cache, or -1 before the first try to admit it.
         slot: Its slot, or -1 while it waits.
         tokens_in_flight: While it waits after a preemption: sampled tokens not yet known.
         num_cached_tokens: Prefix hit at the first admission, or -1 before it.
+        was_preempted: It lost its blocks before.
         finished: It ended; whatever is still in flight for it is dropped.
     """
 
     request: Request
     key: OrderKey
+    urgency: int
+    lane: Hashable
     max_outputs: int
     stop_token_ids: frozenset[int]
+    waits_for: set[str]
+    rank: OrderKey = ()
+    age: OrderKey = ()
+    num_overtaken: int = 0
+    promotion: int = 0
     outputs: array[int] = field(default_factory=lambda: array("i"))
     seq: int = -1
     slot: int = -1
     tokens_in_flight: int = 0
     num_cached_tokens: int = -1
+    was_preempted: bool = False
     finished: bool = False
 
     @property

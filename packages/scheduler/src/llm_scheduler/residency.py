@@ -5,30 +5,44 @@ from __future__ import annotations
 import numpy as np
 from llm_kvcache import Growth, KVCache
 
+from llm_scheduler.deadlines import Deadlines
+from llm_scheduler.metering import Meter
 from llm_scheduler.ordering import OrderedRequests
 from llm_scheduler.plan import Int32, Int64, Ragged
 from llm_scheduler.request import RequestState
 from llm_scheduler.rows import PlannedRows
 from llm_scheduler.slots import FAILED, SlotTable
+from llm_scheduler.waiting import WaitingQueue
 
 
 class Residency:
     """The running requests and their blocks.
 
+    Attributes:
+        running: The running requests by rank; the last is preempted first.
+        newcomers: By slot, those that no plan has named as admitted yet.
+
     Args:
         cache: The KV cache.
         table: The slots; this object decides who takes and leaves them.
         waiting: The queue that preempted requests go back to.
+        meter: Told who takes and leaves a slot.
+        deadlines: Told who waits again.
     """
 
-    def __init__(self, cache: KVCache, table: SlotTable, waiting: OrderedRequests) -> None:
+    def __init__(
+        self, cache: KVCache, table: SlotTable, waiting: WaitingQueue, meter: Meter, deadlines: Deadlines
+    ) -> None:
         self._cache = cache
         self._table = table
         self._waiting = waiting
+        self._meter = meter
+        self._deadlines = deadlines
         self._running_slots: Int64 | None = None
         self._refused: RequestState | None = None
         self._refused_at_blocks = 0
-        self.running = OrderedRequests()
+        self.running = OrderedRequests("rank")
+        self.newcomers: dict[int, RequestState] = {}
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -53,22 +67,53 @@ class Residency:
             return (
                 False  # looking up a long prompt in every step until a block comes back would cost too much
             )
-        request = state.request
-        if state.seq < 0:
-            state.seq = self._cache.open(request.token_ids, salt=request.salt, lora=request.lora)
-        num_cached = self._cache.match(state.seq) if request.match_prefix else 0
-        if not self._cache.grow(state.seq, state.num_known_tokens - num_cached):
+        num_cached = self._match(state)
+        if not self._cache.grow(state.seq, state.num_known_tokens - num_cached) or self._would_thrash(state):
             self._cache.shrink(state.seq, 0)
             self._refused, self._refused_at_blocks = state, self._num_available_blocks()
             return False
         self._refused = None
         self._waiting.remove(state)
         self._table.take(state, num_cached)
+        self._meter.enter(state)
+        self.newcomers[state.slot] = state
         self._set_running(state)
         self._count_hit(state, num_cached)
         return True
 
-    def tables(self, slots: Int64) -> tuple[Ragged, ...]:
+    def cached_tokens(self, state: RequestState) -> int:
+        """Return how many tokens of a waiting request the prefix cache holds now."""
+        num_cached = self._match(state)
+        self._cache.shrink(state.seq, 0)
+        return num_cached
+
+    def _match(self, state: RequestState) -> int:
+        request = state.request
+        if state.seq < 0:
+            state.seq = self._cache.open(request.token_ids, salt=request.salt, lora=request.lora)
+        return self._cache.match(state.seq) if request.match_prefix else 0
+
+    def _would_thrash(self, state: RequestState) -> bool:
+        """Tell whether a preempted request would come back only to lose its blocks to the next growth."""
+        return state.was_preempted and self._num_available_blocks() < len(self.running)
+
+    def introduce(self, rows: PlannedRows) -> tuple[PlannedRows, list[RequestState]]:
+        """Give the rows of newcomers their whole block tables.
+
+        Returns:
+            The rows, newcomers last, and the newcomers among them.
+        """
+        newcomers = self.newcomers
+        if not newcomers:
+            return rows, []
+        is_new = np.isin(rows.slots, list(newcomers))
+        slots = rows.slots[is_new]
+        known = rows.take(np.flatnonzero(~is_new))
+        new = PlannedRows(slots, rows.num_tokens[is_new], self._tables(slots))
+        self._table.is_told[slots] = True
+        return known.then(new), [newcomers.pop(slot) for slot in slots.tolist()]
+
+    def _tables(self, slots: Int64) -> tuple[Ragged, ...]:
         """Return, per KV group, the whole block table of each slot."""
         seqs = self._table.seq[slots].tolist()
         return tuple(
@@ -134,13 +179,13 @@ class Residency:
             if self._table.num_ended:
                 return None
             victim = self.running.last()
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is state:
                 return None
         self._table.reserved[state.slot] += num_tokens
         return self._cache.block_table(state.seq)[num_blocks:]
 
-    def _preempt(self, state: RequestState) -> None:
+    def preempt(self, state: RequestState) -> None:
         """Send a running request back to the queue.
 
         Its blocks are free at once, although a plan in flight may still write to them: plans run in order, so
@@ -148,10 +193,12 @@ class Residency:
         """
         slot = state.slot
         state.tokens_in_flight = int(self._table.in_flight[slot])
+        state.was_preempted = True
         self._cache.shrink(state.seq, 0)
         self._leave_running(state)
         self._table.give_back([slot])
         self._waiting.add(state)
+        self._deadlines.watch(state)
         self.num_preemptions += 1
 
     # Leaving
@@ -208,4 +255,6 @@ class Residency:
 
     def _leave_running(self, state: RequestState) -> None:
         self.running.remove(state)
+        self.newcomers.pop(state.slot, None)
+        self._meter.leave(state)
         self._running_slots = None

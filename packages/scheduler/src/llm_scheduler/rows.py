@@ -23,6 +23,11 @@ class PlannedRows:
     num_tokens: Int64
     blocks: tuple[Ragged, ...]
 
+    @classmethod
+    def without_blocks(cls, slots: Int64, num_tokens: Int64, num_groups: int) -> PlannedRows:
+        """Make rows that gained no blocks."""
+        return cls(slots, num_tokens, (Ragged.empty(len(slots)),) * num_groups)
+
     def __len__(self) -> int:
         return len(self.slots)
 

@@ -5,26 +5,33 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from llm_kvcache import KVCache
 
 from llm_scheduler.admission import AdmissionGate, FinishRate, checked_request, require_fits
+from llm_scheduler.admitting import Admitter
+from llm_scheduler.aging import Aging
 from llm_scheduler.budget import share_budget
 from llm_scheduler.config import SchedulerConfig
+from llm_scheduler.deadlines import Deadlines
 from llm_scheduler.errors import DuplicateRequest, InvalidResult
 from llm_scheduler.in_flight import PlanInFlight, PlansInFlight, tokens_by_row
-from llm_scheduler.ordering import OrderedRequests
+from llm_scheduler.metering import Meter
 from llm_scheduler.plan import Bool, NewRow, RowOutput, StepPlan, StepResult
-from llm_scheduler.policy import policy_by_name
+from llm_scheduler.policy import Policy
+from llm_scheduler.policy_loading import checked_policy, make_policy
 from llm_scheduler.protocol import API_VERSION
 from llm_scheduler.request import Request, RequestState
 from llm_scheduler.residency import Residency
 from llm_scheduler.rows import PlannedRows
+from llm_scheduler.service_time import MeasuredServiceTime, ServiceTime
 from llm_scheduler.slots import ENDED, FAILED, SlotTable
 from llm_scheduler.stats import SchedulerStats
 from llm_scheduler.stopping import take_tokens
+from llm_scheduler.waiting import WaitingQueue
 
 
 class TokenBudgetScheduler:
@@ -38,31 +45,51 @@ class TokenBudgetScheduler:
     Args:
         config: Limits and policy.
         cache: The KV cache; this scheduler must be its only user.
-        clock: Seconds, for the estimate in ``Busy``.
+        clock: Seconds, the clock of ``Request.deadline_s``; also for the estimate in ``Busy``.
+        policy: Instead of the one that ``config.policy`` names.
+        service_time: Estimates for deadlines; by default measured from the steps.
     """
 
     API_VERSION: ClassVar[int] = API_VERSION
 
     def __init__(
-        self, config: SchedulerConfig, cache: KVCache, *, clock: Callable[[], float] = time.monotonic
+        self,
+        config: SchedulerConfig,
+        cache: KVCache,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        policy: Policy | None = None,
+        service_time: ServiceTime | None = None,
     ) -> None:
         self._config = config
-        self._policy = policy_by_name(config.policy)
+        self._cache = cache
+        self._clock = clock
+        self._policy = make_policy(config) if policy is None else checked_policy(policy)
+        self._service_time = MeasuredServiceTime() if service_time is None else service_time
         self._rate = FinishRate(clock)
         self._gate = AdmissionGate(config, self._rate)
-        self._cache = cache
+        self._deadlines = Deadlines(self._service_time, clock)
         self._table = SlotTable(config.max_num_seqs)
-        self._waiting = OrderedRequests()
-        self._residency = Residency(cache, self._table, self._waiting)
+        self._waiting = WaitingQueue(self._policy, Aging(config.aging if self._policy.ages else None))
+        self._meter = Meter(self._policy, self._table)
+        self._residency = Residency(cache, self._table, self._waiting, self._meter, self._deadlines)
+        self._admitter = Admitter(config, self._table, self._waiting, self._residency, self._meter)
         self._in_flight = PlansInFlight(config.max_plans_in_flight)
         self._requests: dict[str, RequestState] = {}
+        self._ended_waiting: list[RowOutput] = []
         self._num_added = 0
         self._num_steps = 0
         self._num_scheduled_tokens = 0
+        self._last_update_s = float("-inf")
         self._finished: Counter[str] = Counter()
+        self._policy.bind(_View(self._cached_tokens, lambda: self._num_steps, clock))
 
     def add(self, request: Request) -> None:
-        """Queue a request; see ``Scheduler.add``."""
+        """Queue a request; see ``Scheduler.add``.
+
+        Raises:
+            DeadlineUnmet: It would end after its deadline.
+        """
         request = checked_request(request, self._config.max_model_len)
         if request.request_id in self._requests:
             raise DuplicateRequest(request.request_id)
@@ -70,11 +97,31 @@ class TokenBudgetScheduler:
         max_outputs = min(request.max_tokens, self._config.max_model_len - num_prompt_tokens)
         require_fits(num_prompt_tokens + max_outputs, self._cache)
         self._gate.require_room(num_prompt_tokens, self._waiting)
-        key = (*self._policy.key(request), self._num_added)
-        state = RequestState(request, key, max_outputs, request.stop_token_ids)
+        state = RequestState(
+            request=request,
+            key=(*self._policy.key(request), self._num_added),
+            urgency=self._policy.urgency(request),
+            lane=self._policy.lane(request),
+            max_outputs=max_outputs,
+            stop_token_ids=request.stop_token_ids,
+            waits_for=set(request.waits_for),
+        )
+        if request.deadline_s is not None:
+            self._deadlines.require_meetable(request, self._waiting.num_tokens_before(state))
         self._num_added += 1
         self._requests[request.request_id] = state
+        self._meter.settle()
+        self._policy.joined(request)
         self._waiting.add(state)
+        self._deadlines.watch(state)
+
+    def ready(self, request_id: str, what: str) -> bool:
+        """Take note that something a request waits for (``Request.waits_for``) is there.
+
+        Returns:
+            Whether the request was live and still waited for it.
+        """
+        return self._waiting.ready(request_id, what)
 
     def abort(self, request_ids: Iterable[str]) -> list[str]:
         """End requests without further output; see ``Scheduler.abort``."""
@@ -89,14 +136,17 @@ class TokenBudgetScheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next step; see ``Scheduler.schedule``."""
         self._in_flight.require_room()
+        self._end_late_requests()
         budget = self._config.max_num_batched_tokens
+        self._admitter.admit_urgent()
         rows, short_of_blocks = self._plan_running(budget)
-        admitted: list[RequestState] = []
         if not short_of_blocks:
-            admitted, new_rows = self._admit(budget - rows.total_tokens)
-            rows = rows.then(new_rows)
+            slots, num_tokens = self._admitter.admit(budget - rows.total_tokens)
+            if len(slots):
+                rows = rows.then(PlannedRows.without_blocks(slots, num_tokens, len(rows.blocks)))
         if not len(rows):
             return None
+        rows, admitted = self._residency.introduce(rows)
         plan = self._make_plan(rows.single_tokens_first(), admitted)
         self._launch(plan)
         return plan
@@ -106,6 +156,7 @@ class TokenBudgetScheduler:
         flight = self._in_flight.oldest(plan)
         tokens = tokens_by_row(flight.plan, result)
         self._require_single_tokens(flight, tokens)
+        self._measure(flight)
         occupied = self._land(flight)
         slots = flight.slots[occupied]
         outputs = self._take_results(flight.states, tokens, result)
@@ -115,7 +166,7 @@ class TokenBudgetScheduler:
             self._table.ended[flight.slots[faulty]] = FAILED
         self._residency.commit(slots, (flight.plan.num_computed + flight.plan.num_tokens)[occupied])
         self._residency.give_back_idle(slots)
-        return outputs
+        return outputs + self.take_ended()
 
     def fail(self, plan: StepPlan, message: str) -> list[RowOutput]:
         """End the requests of a step that raised; see ``Scheduler.fail``."""
@@ -128,11 +179,21 @@ class TokenBudgetScheduler:
         # Also where the request had ended before: a later plan of it builds on what this one did not compute.
         self._table.ended[slots] = FAILED
         self._residency.give_back_idle(slots)
-        return [_error_output(state, message) for state in ended]
+        return [_error_output(state, message) for state in ended] + self.take_ended()
+
+    def take_ended(self) -> list[RowOutput]:
+        """Return the outputs of requests that ended while they waited, each once.
+
+        ``update`` and ``fail`` return them too, behind their own. A loop that finds no plan to run asks here.
+        """
+        if not self._ended_waiting:
+            return []
+        outputs, self._ended_waiting = self._ended_waiting, []
+        return outputs
 
     def has_work(self) -> bool:
-        """Tell whether a request is live or a plan is in flight."""
-        return bool(self._requests) or len(self._in_flight) > 0
+        """Tell whether a request is live, a plan is in flight, or an output was not taken yet."""
+        return bool(self._requests) or len(self._in_flight) > 0 or bool(self._ended_waiting)
 
     def stats(self) -> SchedulerStats:
         """Return a snapshot of the counters."""
@@ -149,6 +210,8 @@ class TokenBudgetScheduler:
             finished_length=self._finished["length"],
             finished_abort=self._finished["abort"],
             finished_error=self._finished["error"],
+            finished_deadline=self._finished["deadline"],
+            not_ready=self._waiting.num_not_ready,
             prefix_queries=self._residency.prefix_queries,
             prefix_hits=self._residency.prefix_hits,
             num_blocks=cache.num_blocks,
@@ -165,21 +228,6 @@ class TokenBudgetScheduler:
         if not chosen.all():
             slots, granted = slots[chosen], granted[chosen]
         return self._residency.grow(slots, granted)
-
-    def _admit(self, budget: int) -> tuple[list[RequestState], PlannedRows]:
-        """Give slots and blocks to waiting requests, in order, until slots, budget or blocks run out."""
-        admitted: list[RequestState] = []
-        num_tokens: list[int] = []
-        while budget > 0 and len(self._waiting) and self._table.num_free:
-            state = self._waiting.first()
-            if state.tokens_in_flight or not self._residency.move_in(state):
-                break
-            admitted.append(state)
-            wanted = state.num_known_tokens - int(self._table.computed[state.slot])
-            num_tokens.append(min(wanted, budget, self._most_tokens_per_row))
-            budget -= num_tokens[-1]
-        slots = np.array([state.slot for state in admitted], np.int64)
-        return admitted, PlannedRows(slots, np.array(num_tokens, np.int64), self._residency.tables(slots))
 
     @property
     def _most_tokens_per_row(self) -> int:
@@ -207,7 +255,9 @@ class TokenBudgetScheduler:
         table.computed[slots] += plan.num_tokens
         table.in_flight[slots] += plan.samples
         table.plans[slots] += 1
-        self._in_flight.add(PlanInFlight(plan, slots, table.states_at(slots), table.generation[slots]))
+        self._in_flight.add(
+            PlanInFlight(plan, slots, table.states_at(slots), table.generation[slots], self._clock())
+        )
         self._num_steps += 1
         self._num_scheduled_tokens += plan.total_tokens
 
@@ -284,8 +334,44 @@ class TokenBudgetScheduler:
         state.finished = True
         del self._requests[state.request.request_id]
         self._residency.end(state, FAILED if reason == "error" else ENDED)
+        self._policy.left(state.request)
         self._finished[reason] += 1
         self._rate.record()
+
+    # Deadlines
+
+    def _end_late_requests(self) -> None:
+        for state in self._deadlines.expired():
+            self._end(state, "deadline")
+            cached = max(state.num_cached_tokens, 0)
+            output = RowOutput(state.request.request_id, [], "deadline", num_cached_tokens=cached)
+            self._ended_waiting.append(output)
+
+    def _measure(self, flight: PlanInFlight) -> None:
+        """Learn from a step that ran: it began when it was made or when the one before was through."""
+        now_s = self._clock()
+        elapsed_s = now_s - max(flight.made_s, self._last_update_s)
+        self._last_update_s = now_s
+        self._service_time.observe(flight.plan.num_rows, flight.plan.total_tokens, elapsed_s)
+
+    def _cached_tokens(self, request_id: str) -> int:
+        state = self._requests.get(request_id)
+        if state is None or state.slot >= 0:
+            return -1
+        return self._residency.cached_tokens(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the policy sees; implements ``SchedulerView``."""
+
+    cached_tokens: Callable[[str], int]
+    steps: Callable[[], int]
+    now_s: Callable[[], float]
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps()
 
 
 def _error_output(state: RequestState, message: str) -> RowOutput:

@@ -29,6 +29,7 @@ class SlotTable:
         limit: int32, tokens at which the request ends.
         plans: int32, plans in flight that hold the slot.
         ended: int8, ``LIVE``, ``ENDED`` or ``FAILED``.
+        is_told: bool, a plan has named the occupant as admitted.
         generation: int64, counts occupants; a plan's copy is equal while its row is still the occupant.
     """
 
@@ -41,6 +42,7 @@ class SlotTable:
         self.limit: Int32 = np.zeros(num_slots, np.int32)
         self.plans: Int32 = np.zeros(num_slots, np.int32)
         self.ended: NDArray[np.int8] = np.zeros(num_slots, np.int8)
+        self.is_told: Bool = np.zeros(num_slots, np.bool_)
         self.generation: Int64 = np.zeros(num_slots, np.int64)
         self._states: list[RequestState | None] = [None] * num_slots
         self._free = list(range(num_slots))
@@ -51,6 +53,11 @@ class SlotTable:
     def num_free(self) -> int:
         """Slots without an occupant."""
         return len(self._free)
+
+    @property
+    def num_slots(self) -> int:
+        """All slots."""
+        return len(self._states)
 
     @property
     def num_ended(self) -> int:
@@ -73,7 +80,8 @@ class SlotTable:
         self._num_ended += 1
 
     def give_back(self, slots: list[int]) -> None:
-        """Free slots; the next plan names them."""
+        """Free slots; the next plan names those whose occupant some plan had named."""
+        self._released.extend(slot for slot in slots if self.is_told[slot])
         for slot in slots:
             state = self._states[slot]
             assert state is not None, "the slot is free already"
@@ -85,7 +93,7 @@ class SlotTable:
         self.in_flight[slots] = 0
         self.plans[slots] = 0
         self.ended[slots] = LIVE
-        self._released.extend(slots)
+        self.is_told[slots] = False
 
     def drain_released(self) -> Int32:
         """Return int32[], the slots given back since the last call."""

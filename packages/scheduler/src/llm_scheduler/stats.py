@@ -25,6 +25,8 @@ class SchedulerStats:
         prefix_hits: Tokens of them found.
         num_blocks: Blocks of the cache.
         used_blocks: Blocks that some request holds.
+        finished_deadline: Requests that ended because their deadline went out of reach while they waited.
+        not_ready: Waiting requests that wait for something besides a slot and blocks.
     """
 
     running: int
@@ -42,6 +44,8 @@ class SchedulerStats:
     prefix_hits: int
     num_blocks: int
     used_blocks: int
+    finished_deadline: int = 0
+    not_ready: int = 0
 
     @property
     def kv_usage(self) -> float:

@@ -1,0 +1,97 @@
+"""Moves waiting requests into slots, in order, while there is room; knows nothing of results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llm_scheduler.config import SchedulerConfig
+from llm_scheduler.metering import Meter
+from llm_scheduler.plan import Int64
+from llm_scheduler.request import RequestState
+from llm_scheduler.residency import Residency
+from llm_scheduler.slots import SlotTable
+from llm_scheduler.waiting import WaitingQueue
+
+
+class Admitter:
+    """Decides who moves in.
+
+    Args:
+        config: Limits.
+        table: The slots.
+        waiting: The queue to take from.
+        residency: Gives slots and blocks.
+        meter: Settled before the order is asked for, since the order may depend on it.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        table: SlotTable,
+        waiting: WaitingQueue,
+        residency: Residency,
+        meter: Meter,
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._waiting = waiting
+        self._residency = residency
+        self._meter = meter
+
+    def admit_urgent(self) -> None:
+        """Move in requests that are more urgent than a running one, which loses its place where it is short.
+
+        They run like any other from then on, so a chunk of theirs comes before one of a less urgent request.
+        A request that aging put first preempts nobody. While one waits, urgent requests only take the places
+        of less urgent ones, so that they cannot keep it waiting beyond that.
+        """
+        running = self._residency.running
+        if not len(running) or not self._waiting.is_more_urgent_than(running.last()):
+            return
+        self._meter.settle()
+        self._waiting.begin_round()
+        while len(running) and self._waiting.is_more_urgent_than(running.last()):
+            victim = running.last()
+            state = self._waiting.pick_more_urgent(victim.urgency)
+            if state is None or state.tokens_in_flight:
+                return
+            if not self._waiting.num_aged and self._has_moved_in(state):
+                continue
+            if self._table.num_ended:
+                return  # What ended requests still hold comes back by itself, a step from now.
+            self._residency.preempt(victim)
+            if self._waiting.num_aged:
+                self._has_moved_in(state)
+
+    def admit(self, budget: int) -> tuple[Int64, Int64]:
+        """Move in requests in order.
+
+        Args:
+            budget: Tokens that the step has left.
+
+        Returns:
+            int64[A], the slots taken, and int64[A], the tokens each is to compute.
+        """
+        slots: list[int] = []
+        num_tokens: list[int] = []
+        if budget > 0 and self._table.num_free and self._waiting.num_ready:
+            self._meter.settle()
+            self._waiting.begin_round()
+        while budget > 0 and self._table.num_free and self._waiting.num_ready:
+            state = self._waiting.pick()
+            if state is None or state.tokens_in_flight or not self._residency.move_in(state):
+                break
+            wanted = state.num_known_tokens - int(self._table.computed[state.slot])
+            granted = min(wanted, budget, self._most_tokens_per_row)
+            self._meter.charge_ahead(state, granted)
+            slots.append(state.slot)
+            num_tokens.append(granted)
+            budget -= granted
+        return np.array(slots, np.int64), np.array(num_tokens, np.int64)
+
+    def _has_moved_in(self, state: RequestState) -> bool:
+        return bool(self._table.num_free) and self._residency.move_in(state)
+
+    @property
+    def _most_tokens_per_row(self) -> int:
+        return self._config.long_prefill_tokens or self._config.max_num_batched_tokens
