@@ -1,5 +1,6 @@
 """Owns the checks that turn what callers pass into what the native module takes; knows no cache."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +28,19 @@ def integer(field: str, value: object) -> int:
     if not -(2**63) <= number < 2**63:
         raise InvalidArgument(field, number, "does not fit into 64 bits")
     return number
+
+
+def seconds(field: str, value: object) -> float | None:
+    """Returns a number of seconds as a float, None as it is.
+
+    Raises:
+        InvalidArgument: It is no finite number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise InvalidArgument(field, value, "must be a finite number of seconds")
+    return float(value)
 
 
 def _checked(field: str, values: object, dtype: type[np.int32 | np.int64]) -> NDArray[Any]:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_kvcache import _native
-from llm_kvcache.arguments import IntArray, chain_keys, int32_array, int64_array, integer
+from llm_kvcache.arguments import IntArray, chain_keys, int32_array, int64_array, integer, seconds
 from llm_kvcache.errors import InvalidArgument
-from llm_kvcache.groups import FullAttention, Group
-from llm_kvcache.results import Growth, Stats
+from llm_kvcache.groups import Group, native_group
+from llm_kvcache.policies import EvictionPolicy, resolve_policy
+from llm_kvcache.results import Growth, Pin, Stats, Transfers
 
 
 class KVCache:
@@ -31,27 +32,41 @@ class KVCache:
         groups: Sequence[Group],
         num_blocks: int,
         *,
-        policy: str = "lru",
+        policy: str | EvictionPolicy = "lru",
         enable_prefix_caching: bool = True,
+        partial_reuse: bool = False,
+        host_blocks: int = 0,
     ) -> None:
         """Makes a cache whose blocks are all free.
 
         Args:
-            groups: The KV groups of the model; one `FullAttention` for now.
-            num_blocks: Blocks of the pool, 1 to 2**31 - 1.
-            policy: Which cached block is evicted first; only "lru" for now.
+            groups: The KV groups of the model, one at least that is not `CrossAttention`. Hits are multiples
+                of the least common multiple of their block sizes.
+            num_blocks: Blocks of the pool, 1 to 2**31 - 1. It serves all groups: a block of each has the same
+                bytes.
+            policy: Which cached block is evicted first: a name of `POLICIES`, an `EvictionPolicy`, the name
+                of an entry point of `llm_stack.eviction_policies`, or `module:Class`.
             enable_prefix_caching: Whether full blocks are kept to be found again by their tokens.
+            partial_reuse: Whether the first tokens of a cached block are found too, and copied. For one
+                `FullAttention` or `MLALatent` group; costs the memory of the cached blocks' token ids.
+            host_blocks: Blocks of a host tier, to which evicted contents go and from which `match` brings
+                them back; 0 for none. The copying is the caller's (`take_transfers`).
 
         Raises:
-            InvalidArgument: Another set of groups, another policy, or a bad size.
+            InvalidArgument: An argument is outside what it may be, or contradicts another.
         """
-        if not isinstance(groups, Sequence) or len(groups) != 1 or type(groups[0]) is not FullAttention:
-            raise InvalidArgument("groups", groups, "must be one FullAttention group")
-        if policy != "lru":
-            raise InvalidArgument("policy", policy, "must be 'lru'")
+        if not isinstance(groups, Sequence) or isinstance(groups, str):
+            raise InvalidArgument("groups", groups, "must be a sequence of KV groups")
         self._groups = tuple(groups)
         self._num_blocks = integer("num_blocks", num_blocks)
-        self._native = _native.Cache(groups[0].block_size, self._num_blocks, bool(enable_prefix_caching))
+        self._native = _native.Cache(
+            [native_group(group) for group in self._groups],
+            self._num_blocks,
+            resolve_policy(policy, self._num_blocks),
+            bool(enable_prefix_caching),
+            bool(partial_reuse),
+            integer("host_blocks", host_blocks),
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -70,6 +85,8 @@ class KVCache:
         salt: bytes | None = None,
         lora: str | None = None,
         media: Sequence[tuple[int, bytes]] = (),
+        tenant: str = "",
+        encoder_tokens: int = 0,
     ) -> int:
         """Opens a sequence with these known tokens and nothing reserved; hashes its full blocks once.
 
@@ -78,25 +95,37 @@ class KVCache:
             salt: Sequences of different salts never share blocks.
             lora: Content version of the adapter; sequences of different adapters never share blocks.
             media: (position of the first placeholder token, digest of the contents) of each image or sound.
+            tenant: Who is charged for its blocks (`set_quota`). Tenants share blocks unless their salts
+                differ.
+            encoder_tokens: Tokens that `CrossAttention` groups hold for it.
 
         Returns:
             The id of the sequence. Ids are not used twice.
         """
         keys = chain_keys(salt, lora, media)
-        return self._native.open(int32_array("token_ids", token_ids), keys)
+        if not isinstance(tenant, str):
+            raise InvalidArgument("tenant", tenant, "must be a str")
+        encoder_tokens = integer("encoder_tokens", encoder_tokens)
+        return self._native.open(int32_array("token_ids", token_ids), keys, tenant, encoder_tokens)
 
     def match(self, seq: int, *, max_tokens: int | None = None) -> int:
-        """Attaches the cached full blocks that hold the sequence's first tokens.
+        """Attaches the cached blocks that hold the sequence's first tokens.
 
-        They are then reserved and computed. The last known token is never among them: its logits must be
-        computed. All known tokens count as queries of `stats` at each call.
+        They are then reserved and computed. All groups agree on one length: a multiple of the least common
+        multiple of their block sizes, at which each still has what the next token sees. The last known token
+        is never among them: its logits must be computed. All known tokens count as queries of `stats` at each
+        call.
+
+        With `partial_reuse`, the first tokens of one more block are found and a copy is due. With a host
+        tier, contents that went there come back where all known tokens have room, and loads are due
+        (`take_transfers`).
 
         Args:
             seq: A sequence with nothing reserved.
-            max_tokens: The most tokens to attach; rounded down to full blocks.
+            max_tokens: The most tokens to attach.
 
         Returns:
-            Number of tokens attached, a multiple of the block size.
+            Number of tokens attached.
         """
         limit = None if max_tokens is None else integer("max_tokens", max_tokens)
         return self._native.match(integer("seq", seq), limit)
@@ -119,7 +148,7 @@ class KVCache:
         ok, new_blocks, offsets, replaced = self._native.grow_many(
             int64_array("seqs", seqs), int32_array("ns", ns)
         )
-        return Growth(ok, new_blocks, offsets, replaced.reshape(-1, 3))
+        return Growth(ok, new_blocks, offsets, replaced.reshape(-1, 4))
 
     def append(self, seq: int, token_ids: IntArray) -> None:
         """Adds tokens that are now known, such as sampled ones; hashes the blocks that become full.
@@ -141,9 +170,10 @@ class KVCache:
         )
 
     def commit(self, seq: int, num_computed: int) -> None:
-        """States that the first `num_computed` tokens are written in the cache; publishes their full blocks.
+        """States that the first `num_computed` tokens are written in the cache.
 
-        Call it only after the step that wrote them has run. A number below an earlier one changes nothing.
+        Their full blocks can be found from now on, and blocks that no later token sees are given back. Call
+        it only after the step that wrote the tokens has run. A number below an earlier one changes nothing.
         Where the same contents are cached under another block, that block stays the one to be found.
 
         Args:
@@ -161,20 +191,28 @@ class KVCache:
         """
         self._native.commit_many(int64_array("seqs", seqs), int32_array("num_computed", num_computed))
 
-    def truncate(self, seq: int, n: int) -> None:
+    def truncate(self, seq: int, n: int) -> int:
         """Keeps the first `n` tokens: known, reserved and computed are lowered to `n`; blocks beyond go back.
 
         A published block is never overwritten while it can be found: growing into a partial one copies it
         where others hold it, and takes it out of the prefix index where nobody does.
-        """
-        self._native.truncate(integer("seq", seq), integer("n", n))
 
-    def shrink(self, seq: int, n: int) -> None:
+        Returns:
+            Tokens reserved now, see `shrink`.
+        """
+        return self._native.truncate(integer("seq", seq), integer("n", n))
+
+    def shrink(self, seq: int, n: int) -> int:
         """Gives back the room beyond the first `n` tokens, but keeps them known: the reverse of `grow`.
 
         `shrink(seq, 0)` preempts a sequence: it can be matched and grown again, without hashing anew.
+
+        Returns:
+            Tokens reserved now: `n`, or fewer where fewer were, or 0 where a group no longer has what the
+            token after `n` would see: a window that moved on, or a state that was not kept. Match and grow it
+            then as after a preemption.
         """
-        self._native.shrink(integer("seq", seq), integer("n", n))
+        return self._native.shrink(integer("seq", seq), integer("n", n))
 
     def fork(self, seq: int) -> int:
         """Opens a copy of a sequence that shares its blocks.
@@ -202,26 +240,110 @@ class KVCache:
         self._native.release_many(int64_array("seqs", seqs))
 
     def block_table(self, seq: int, group: int = 0) -> NDArray[np.int32]:
-        """Returns the sequence's blocks in order, as a read-only int32 `[n]` that stays as it is."""
-        if integer("group", group) != 0:
-            raise InvalidArgument("group", group, "must be 0: the cache has one group")
-        table = self._native.block_table(integer("seq", seq))
+        """Returns the sequence's blocks in a group, in order, as a read-only int32 `[n]` that stays as it is.
+
+        Entries that no later token sees are -1.
+        """
+        table = self._native.block_table(integer("seq", seq), integer("group", group))
         table.flags.writeable = False
         return table
 
-    def take_copies(self) -> NDArray[np.int32]:
-        """Hands over the block copies due, as int32 `[m, 2]` of (source, destination).
+    def take_transfers(self) -> Transfers:
+        """Hands over the copies due before the next step writes anything; carry them out in order."""
+        batch, moves = self._native.take_transfers()
+        return Transfers(None if batch < 0 else batch, moves.reshape(-1, 3))
 
-        Apply them one after the other, in order, before the next step writes anything.
+    def take_copies(self) -> NDArray[np.int32]:
+        """Hands over the copies due as int32 `[m, 2]` of (source, destination), without a host tier."""
+        return self.take_transfers().moves[:, 1:]
+
+    def finish_transfers(self, batch: int, succeeded: bool = True) -> None:
+        """Tells how a batch of `take_transfers` ended; what it stored can be found only then.
+
+        After a failure the host forgets what was on its way. Sequences matched since the batch before hold
+        blocks that were not loaded: release them, or shrink them to 0, and do not commit them.
         """
-        return self._native.take_copies().reshape(-1, 2)
+        self._native.finish_transfers(integer("batch", batch), bool(succeeded))
+
+    def set_retention(self, seq: int, *, priority: int = 0, ttl_s: float | None = None) -> None:
+        """States how the sequence's blocks are kept once nobody holds them, under policies that look at it.
+
+        Args:
+            seq: A sequence.
+            priority: Blocks of lower priority are evicted first.
+            ttl_s: Seconds after the last owner left until the priority runs out; None: never.
+        """
+        priority = integer("priority", priority)
+        if not -(2**31) <= priority < 2**31:
+            raise InvalidArgument("priority", priority, "does not fit into 32 bits")
+        self._native.set_retention(integer("seq", seq), priority, seconds("ttl_s", ttl_s))
+
+    def pin(self, seq: int, num_tokens: int | None = None, *, ttl_s: float | None = None) -> Pin:
+        """Keeps what a hit on the sequence's first tokens needs from eviction, also after its release.
+
+        Args:
+            seq: A sequence.
+            num_tokens: Leading tokens; None for all known. As many are pinned as can be found now, rounded
+                down to the least common multiple of the block sizes.
+            ttl_s: Seconds until the pin lifts itself, at the `set_time` that reaches it; None: never.
+
+        Raises:
+            PinQuotaExceeded: See `set_pin_quota`.
+        """
+        n = None if num_tokens is None else integer("num_tokens", num_tokens)
+        return Pin(*self._native.pin(integer("seq", seq), n, seconds("ttl_s", ttl_s)))
+
+    def unpin(self, pin: int) -> None:
+        """Lifts a pin, named by `Pin.id`.
+
+        Raises:
+            UnknownPin: It was lifted, or ran out.
+        """
+        self._native.unpin(integer("pin", pin))
+
+    def set_pin_quota(self, blocks: int | None, *, tenant: str | None = None) -> None:
+        """Limits the references that pins hold: of one tenant, or of all together. None: no limit.
+
+        Pins that are there stay.
+        """
+        self._native.set_pin_quota(tenant, None if blocks is None else integer("blocks", blocks))
+
+    def set_quota(self, tenant: str, blocks: int | None) -> None:
+        """Limits the blocks charged to a tenant, in use and cached together. None: no limit.
+
+        A block is charged to the tenant whose sequence it was allocated for until it is free again; others
+        may hit it for nothing. A tenant at its quota evicts its own cached blocks, those released first, and
+        is refused growth beyond. Cached blocks above a lowered quota go at once.
+        """
+        self._native.set_quota(tenant, None if blocks is None else integer("blocks", blocks))
+
+    def usage(self, tenant: str) -> int:
+        """Number of blocks charged to a tenant, in use and cached; "" is sequences without one."""
+        return self._native.usage(tenant)
+
+    def set_time(self, now_s: float) -> int:
+        """Tells the time on any clock that does not go back, for times to live. It starts at 0.
+
+        Returns:
+            Number of pins that ran out and were lifted.
+        """
+        now = seconds("now_s", now_s)
+        return self._native.set_time(0.0 if now is None else now)
+
+    def eviction_order(self) -> NDArray[np.int32]:
+        """Returns int32 `[n]`, the cached blocks in the order of their eviction, in linear time."""
+        return self._native.eviction_order()
+
+    def num_computed(self, seq: int) -> int:
+        """Number of tokens whose contents are written: matched and committed."""
+        return self._native.num_computed(integer("seq", seq))
 
     def num_tokens(self, seq: int) -> int:
         """Number of known tokens."""
         return self._native.num_tokens(integer("seq", seq))
 
     def capacity(self, seq: int) -> int:
-        """Number of tokens that the sequence's blocks can hold."""
+        """Number of tokens that the sequence's blocks can hold, in the group with the least room."""
         return self._native.capacity(integer("seq", seq))
 
     def num_reserved(self, seq: int) -> int:
@@ -229,10 +351,10 @@ class KVCache:
         return self._native.num_reserved(integer("seq", seq))
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets all cached contents, as after a change of weights.
+        """Forgets all cached contents, the host tier's included, as after a change of weights.
 
         Returns:
-            False, with nothing changed, while a block is in use.
+            False, with nothing changed, while a block is in use or pinned.
         """
         return self._native.reset_prefix_cache()
 

@@ -2,7 +2,7 @@
 
 
 class KVCacheError(Exception):
-    """Base of every error of this package. The cache is unchanged after any of them."""
+    """Base of every error of this package. Unless said otherwise the cache is unchanged after it."""
 
 
 class UnknownSequence(KVCacheError, LookupError):
@@ -37,6 +37,45 @@ class InvalidArgument(KVCacheError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field} = {self.value!r}: {self.reason}"
+
+
+class UnknownPin(KVCacheError, LookupError):
+    """No pin has this id: it was never given out, was lifted, or ran out.
+
+    Attributes:
+        pin: The id that was asked for.
+    """
+
+    def __init__(self, pin: int) -> None:
+        super().__init__(pin)
+        self.pin = pin
+
+    def __str__(self) -> str:
+        return f"no pin has the id {self.pin}"
+
+
+class PinQuotaExceeded(KVCacheError):
+    """A pin would hold more blocks than its tenant, or all pins together, may.
+
+    Attributes:
+        wanted: Blocks that the pin would have added.
+        room: Blocks that may still be pinned.
+    """
+
+    def __init__(self, wanted: int, room: int) -> None:
+        super().__init__(wanted, room)
+        self.wanted = wanted
+        self.room = room
+
+    def __str__(self) -> str:
+        return f"{self.wanted} blocks more would be pinned, {self.room} may be"
+
+
+class PolicyError(KVCacheError):
+    """An eviction policy failed, or named a block that is not cached.
+
+    Sequences and pins are as before; cached contents that it was to order may be lost.
+    """
 
 
 class InvariantError(KVCacheError):

@@ -54,16 +54,8 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn push_front(&mut self, links: &mut Links, block: BlockId) {
-        links.prev[block as usize] = NIL;
-        links.next[block as usize] = self.head;
-        if self.head == NIL {
-            self.tail = block;
-        } else {
-            links.prev[self.head as usize] = block;
-        }
-        self.head = block;
-        self.len += 1;
+    pub(crate) fn front(&self) -> Option<BlockId> {
+        (self.head != NIL).then_some(self.head)
     }
 
     pub(crate) fn pop_front(&mut self, links: &mut Links) -> Option<BlockId> {

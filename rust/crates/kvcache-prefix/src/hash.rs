@@ -1,23 +1,25 @@
-//! Owns the block hash: its byte layout (version 1) and the chain over a sequence's full blocks.
+//! Owns the block hash: its byte layout (version 2) and the chain over a sequence's full blocks.
 //!
 //! The layout is a public format: a router that computes the same hashes knows what an engine has cached.
 //! All integers are unsigned, 32 bits, little endian. `BLAKE3-128` is the first 16 bytes of BLAKE3's output.
 //!
 //! ```text
-//! root          = BLAKE3-128("llm-kvcache/root" · version (1) · block_size · extra(1, salt)? · extra(2, lora)?)
-//! hash[i]       = BLAKE3-128("llm-kvcache/node" · parent · count · token[0] … token[count - 1] · media*)
-//! parent        = hash[i - 1], or root for the first block; 16 bytes
-//! count         = number of tokens of the block (= block_size: only full blocks have a hash)
+//! root          = BLAKE3-128("llm-kvcache/root" · version (2) · block_size · extra(1, salt)? · extra(2, lora)?)
+//! hash[i]       = BLAKE3-128 keyed by (parent · "llm-kvcache/node") of (token[0] … token[block_size - 1] · media*)
+//! parent        = hash[i - 1], or root for the first block; 16 bytes, so that the key has 32
 //! media         = extra(3, offset within the block · digest), one for each item that starts in the block,
 //!                 by ascending offset
 //! extra(tag, x) = tag (one byte) · length of x in bytes · x
 //! ```
 //!
 //! `salt` is bytes, `lora` is UTF-8; each is left out where the sequence has none. Items that start in a block
-//! change its hash and so, through the chain, that of every later block.
+//! change its hash and so, through the chain, that of every later block. The parent travels as the key because the
+//! 64 bytes of 16 tokens then are one compression of BLAKE3, where parent and tokens in one message would be two.
+//!
+//! A partial block, where a cache keeps one, is named by the same rule over the tokens it has: fewer bytes, another name.
 
 /// Version of the byte layout; part of every root, so hashes of different versions never meet.
-pub const HASH_VERSION: u32 = 1;
+pub const HASH_VERSION: u32 = 2;
 
 const ROOT_DOMAIN: &[u8; 16] = b"llm-kvcache/root";
 const NODE_DOMAIN: &[u8; 16] = b"llm-kvcache/node";
@@ -35,13 +37,19 @@ impl BlockHash {
         self.0
     }
 
-    pub(crate) const fn to_u128(self) -> u128 {
+    /// The hash as a number, for use as a key.
+    pub const fn to_u128(self) -> u128 {
         u128::from_le_bytes(self.0)
     }
 
-    fn finish(hasher: &blake3::Hasher) -> Self {
+    /// The hash that has these bytes in the format.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    fn first_half(hash: &blake3::Hash) -> Self {
         let mut first = [0; 16];
-        first.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        first.copy_from_slice(&hash.as_bytes()[..16]);
         Self(first)
     }
 }
@@ -119,27 +127,46 @@ pub fn root_hash(block_size: usize, keys: &ChainKeys) -> BlockHash {
     if let Some(lora) = &keys.lora {
         write_extra(&mut hasher, TAG_LORA, [lora.as_bytes(), &[]]);
     }
-    BlockHash::finish(&hasher)
+    BlockHash::first_half(&hasher.finalize())
+}
+
+/// Tokens of a block that are hashed without leaving the stack.
+const INLINE_TOKENS: usize = 128;
+
+fn node_key(parent: BlockHash) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&parent.0);
+    key[16..].copy_from_slice(NODE_DOMAIN);
+    key
+}
+
+/// The media items that start in `start..end`.
+fn media_within(media: &[Media], start: usize, end: usize) -> &[Media] {
+    let first = media.partition_point(|item| item.offset < start);
+    let last = media.partition_point(|item| item.offset < end);
+    &media[first..last]
 }
 
 /// The hash of the block that starts at position `start`; `media` may hold items of other blocks too.
 pub fn next_hash(parent: BlockHash, tokens: &[u32], start: usize, media: &[Media]) -> BlockHash {
-    let mut message = Vec::with_capacity(36 + 4 * tokens.len());
-    message.extend_from_slice(NODE_DOMAIN);
-    message.extend_from_slice(&parent.0);
-    message.extend_from_slice(&(tokens.len() as u32).to_le_bytes());
-    message.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&message);
-    let first = media.partition_point(|item| item.offset < start);
-    for item in media[first..]
-        .iter()
-        .take_while(|item| item.offset < start + tokens.len())
-    {
+    let media = media_within(media, start, start + tokens.len());
+    let key = node_key(parent);
+    if media.is_empty() && tokens.len() <= INLINE_TOKENS {
+        let mut message = [0; 4 * INLINE_TOKENS];
+        for (bytes, token) in message.chunks_exact_mut(4).zip(tokens) {
+            bytes.copy_from_slice(&token.to_le_bytes());
+        }
+        return BlockHash::first_half(&blake3::keyed_hash(&key, &message[..4 * tokens.len()]));
+    }
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    for token in tokens {
+        hasher.update(&token.to_le_bytes());
+    }
+    for item in media {
         let offset = ((item.offset - start) as u32).to_le_bytes();
         write_extra(&mut hasher, TAG_MEDIA, [&offset, &item.digest]);
     }
-    BlockHash::finish(&hasher)
+    BlockHash::first_half(&hasher.finalize())
 }
 
 /// Appends the hashes of the full blocks of `tokens` that `hashes` does not have yet.

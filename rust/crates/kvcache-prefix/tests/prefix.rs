@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use kvcache_prefix::{BlockHash, ChainKeys, KeyError, Media, PrefixIndex, extend_chain, root_hash};
+use kvcache_prefix::{
+    BlockHash, BlockName, ChainKeys, KeyError, Media, PrefixIndex, extend_chain, root_hash,
+};
 use proptest::prelude::*;
 
 fn chain(tokens: &[u32], block_size: usize, keys: &ChainKeys) -> Vec<BlockHash> {
@@ -23,6 +25,15 @@ fn hex(hash: BlockHash) -> String {
 
 fn blake3_128(message: &[u8]) -> [u8; 16] {
     blake3::hash(message).as_bytes()[..16]
+        .try_into()
+        .expect("32 bytes hold 16")
+}
+
+fn keyed_128(parent: [u8; 16], message: &[u8]) -> [u8; 16] {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&parent);
+    key[16..].copy_from_slice(b"llm-kvcache/node");
+    blake3::keyed_hash(&key, message).as_bytes()[..16]
         .try_into()
         .expect("32 bytes hold 16")
 }
@@ -70,21 +81,46 @@ fn follows_the_layout_byte_by_byte() {
             digest: vec![9, 8],
         }],
     };
-    let root = blake3_128(b"llm-kvcache/root\x01\0\0\0\x02\0\0\0\x01\x01\0\0\0s");
-    let first = [
-        b"llm-kvcache/node".as_slice(),
-        &root,
-        b"\x02\0\0\0\x05\0\0\0\x06\0\0\0",
-    ]
-    .concat();
-    let first = blake3_128(&first);
-    let tail = b"\x02\0\0\0\x07\0\0\0\x08\x01\0\0\x03\x06\0\0\0\x01\0\0\0\x09\x08";
-    let second = blake3_128(&[b"llm-kvcache/node".as_slice(), &first, tail].concat());
+    let root = blake3_128(b"llm-kvcache/root\x02\0\0\0\x02\0\0\0\x01\x01\0\0\0s");
+    let first = keyed_128(root, b"\x05\0\0\0\x06\0\0\0");
+    let second = keyed_128(first, b"\x07\0\0\0\x08\x01\0\0\x03\x06\0\0\0\x01\0\0\0\x09\x08");
     let hashes = chain(&[5, 6, 7, 264, 1], 2, &keys);
     assert_eq!(
         hashes.iter().map(|hash| hash.to_bytes()).collect::<Vec<_>>(),
         [first, second]
     );
+}
+
+#[test]
+fn names_of_groups_differ_and_lead_back() {
+    let hash = chain(&[1, 2], 2, &ChainKeys::default())[0];
+    let names = (0..4)
+        .map(|group| BlockName::new(hash, group))
+        .collect::<Vec<_>>();
+    for (group, name) in names.iter().enumerate() {
+        assert_eq!(name.hash(group), hash);
+        assert!(!names[..group].contains(name));
+    }
+    assert_eq!(names[0].to_u128(), u128::from_le_bytes(hash.to_bytes()));
+}
+
+/// Long blocks and blocks with media take another path than short ones; the bytes are the same.
+#[test]
+fn every_length_follows_the_layout() {
+    let root = root_hash(200, &ChainKeys::default());
+    for count in [1, 16, 127, 128, 129, 200] {
+        let tokens = (0..count).map(|token| token * 7919).collect::<Vec<u32>>();
+        let message = tokens
+            .iter()
+            .flat_map(|token| token.to_le_bytes())
+            .collect::<Vec<_>>();
+        let hash = kvcache_prefix::next_hash(root, &tokens, 0, &[]);
+        assert_eq!(
+            hash.to_bytes(),
+            keyed_128(root.to_bytes(), &message),
+            "{count} tokens"
+        );
+    }
 }
 
 #[test]
@@ -137,7 +173,8 @@ proptest! {
 
     #[test]
     fn the_index_agrees_with_a_map(operations in prop::collection::vec((0..6_u32, 0..5_u32, any::<bool>()), 0..60)) {
-        let names = (0..6).map(|token| chain(&[token], 1, &ChainKeys::default())[0]).collect::<Vec<_>>();
+        let hash = |token| chain(&[token], 1, &ChainKeys::default())[0];
+        let names = (0..6).map(|name| BlockName::new(hash(name / 2), name as usize % 2)).collect::<Vec<_>>();
         let mut index = PrefixIndex::new(5);
         let mut model = HashMap::new();
         for (name, block, insert) in operations {
@@ -150,10 +187,10 @@ proptest! {
             } else {
                 let before = model.len();
                 model.retain(|_, held| *held != block);
-                prop_assert_eq!(index.remove_block(block), model.len() < before);
+                prop_assert_eq!(index.remove_block(block).is_some(), model.len() < before);
             }
-            for (name, hash) in names.iter().enumerate() {
-                prop_assert_eq!(index.get(*hash), model.get(&(name as u32)).copied());
+            for (name, full) in names.iter().enumerate() {
+                prop_assert_eq!(index.get(*full), model.get(&(name as u32)).copied());
             }
             prop_assert_eq!(index.len(), model.len());
         }

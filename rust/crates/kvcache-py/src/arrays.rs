@@ -1,7 +1,7 @@
 //! Owns the conversion of numpy arrays and Python numbers into checked Rust values.
 
 use kvcache_prefix::{ChainKeys, Media};
-use kvcache_sequences::CacheError;
+use kvcache_sequences::{CacheError, GroupSpec, Keeps, Layout};
 use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::PyResult;
 
@@ -49,4 +49,35 @@ pub(crate) fn chain_keys((salt, lora, media): Keys) -> Result<ChainKeys, CacheEr
     let mut media = items.collect::<Result<Vec<_>, CacheError>>()?;
     media.sort_by_key(|item| item.offset);
     Ok(ChainKeys { salt, lora, media })
+}
+
+/// The groups, as (kind, block size, and the size of the kind or 0).
+pub(crate) fn groups(groups: Vec<(String, i64, i64)>) -> Result<Vec<GroupSpec>, CacheError> {
+    let one = |(kind, block_size, size): (String, i64, i64)| {
+        let size = |field| count(field, size);
+        let keeps = match kind.as_str() {
+            "full" => Keeps::All,
+            "window" => Keeps::Window(size("window")?),
+            "chunk" => Keeps::Chunk(size("chunk_size")?),
+            "state" => Keeps::State,
+            "encoder" => Keeps::Encoder,
+            _ => {
+                return Err(CacheError::invalid(
+                    "groups",
+                    block_size,
+                    format!("unknown kind {kind}"),
+                ));
+            }
+        };
+        Ok(GroupSpec {
+            block_size: count("block_size", block_size)?,
+            keeps,
+        })
+    };
+    groups.into_iter().map(one).collect()
+}
+
+/// The layout of one group that keeps all blocks, for hashing alone.
+pub(crate) fn hashing_layout(block_size: i64) -> Result<Layout, CacheError> {
+    Layout::new(vec![GroupSpec::full(count("block_size", block_size)?)], true)
 }

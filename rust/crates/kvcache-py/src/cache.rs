@@ -1,30 +1,52 @@
 //! Owns the Python class around one cache and its lock.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use kvcache_sequences::{CacheConfig, CacheError, KvCache, Sequence};
+use kvcache_sequences::{
+    CacheConfig, CacheError, EvictionPolicy, KvCache, Layout, PolicyError, Retention, Sequence, Transfer,
+    policy_by_name,
+};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::Keys;
-use crate::arrays::{chain_keys, count, counts, token_ids};
+use crate::arrays::{chain_keys, count, counts, groups, token_ids};
 use crate::errors::{fence, to_py};
+use crate::policy::{PythonPolicy, is_inside};
 
 type Int32Array<'py> = Bound<'py, PyArray1<i32>>;
-/// `ok`, `new_blocks`, `offsets`, and `replaced` flat as (row, position, block) triples.
+/// `ok`, `new_blocks` group by group, `offsets` likewise, and `replaced` flat as (row, group, position, block).
 type GrowthArrays<'py> = (
     Bound<'py, PyArray1<bool>>,
     Int32Array<'py>,
     Int32Array<'py>,
     Int32Array<'py>,
 );
-/// In the order of the fields of `llm_kvcache.Stats`.
-type StatsTuple = (usize, usize, usize, usize, u64, u64, u64, usize);
+/// In the order of the fields of `llm_kvcache.Stats`; twelve is the most that convert.
+type StatsTuple = (
+    usize,
+    usize,
+    usize,
+    usize,
+    u64,
+    u64,
+    u64,
+    usize,
+    usize,
+    usize,
+    usize,
+    u64,
+);
+
+/// As `llm_kvcache.results` names them.
+const COPY: i32 = 0;
+const STORE: i32 = 1;
+const LOAD: i32 = 2;
 
 /// A cache that threads may share: each call holds the lock, and not the GIL.
 #[pyclass(frozen, module = "llm_kvcache._native")]
 pub(crate) struct Cache {
-    config: CacheConfig,
+    layout: Arc<Layout>,
     cache: Mutex<KvCache>,
 }
 
@@ -34,6 +56,13 @@ impl Cache {
         py: Python<'_>,
         work: impl FnOnce(&mut KvCache) -> Result<T, CacheError> + Send,
     ) -> PyResult<T> {
+        if is_inside() {
+            let reason = "an eviction policy must not call a cache";
+            return Err(to_py(&CacheError::Policy(PolicyError::Failed {
+                policy: "the policy of this thread".into(),
+                reason: reason.into(),
+            })));
+        }
         let locked = || {
             fence(|| {
                 let poisoned =
@@ -53,33 +82,70 @@ fn argument(field: &'static str, value: i64) -> PyResult<usize> {
     count(field, value).map_err(|error| to_py(&error))
 }
 
+fn bad_policy(error: PolicyError) -> CacheError {
+    match error {
+        PolicyError::BadSize(blocks) => CacheError::invalid("num_blocks", blocks, error.to_string()),
+        other => CacheError::Policy(other),
+    }
+}
+
 #[pymethods]
 impl Cache {
     #[new]
-    fn new(block_size: i64, num_blocks: i64, prefix_caching: bool) -> PyResult<Self> {
-        let block_size = argument("block_size", block_size)?;
-        let num_blocks = argument("num_blocks", num_blocks)?;
+    #[allow(clippy::too_many_arguments, reason = "one for each argument of KVCache")]
+    fn new(
+        groups: Vec<(String, i64, i64)>,
+        num_blocks: i64,
+        policy: &Bound<'_, PyAny>,
+        prefix_caching: bool,
+        partial_reuse: bool,
+        host_blocks: i64,
+    ) -> PyResult<Self> {
         let config = CacheConfig {
-            block_size,
-            num_blocks,
+            groups: self::groups(groups).map_err(|error| to_py(&error))?,
+            num_blocks: argument("num_blocks", num_blocks)?,
             prefix_caching,
+            partial_reuse,
+            host_blocks: argument("host_blocks", host_blocks)?,
         };
-        let cache = fence(|| KvCache::new(config)).map_err(|error| to_py(&error))?;
+        let policy: Box<dyn EvictionPolicy> = match policy.extract::<String>() {
+            Ok(name) => {
+                let made = fence(|| policy_by_name(&name, config.num_blocks).map_err(bad_policy));
+                made.map_err(|error| to_py(&error))?
+            }
+            Err(_) => Box::new(PythonPolicy::new(policy)?),
+        };
+        let cache = fence(|| KvCache::new(config, policy)).map_err(|error| to_py(&error))?;
         Ok(Self {
-            config,
+            layout: Arc::clone(cache.layout()),
             cache: Mutex::new(cache),
         })
     }
 
-    fn open(&self, py: Python<'_>, tokens: PyReadonlyArray1<'_, i32>, keys: Keys) -> PyResult<i64> {
+    fn open(
+        &self,
+        py: Python<'_>,
+        tokens: PyReadonlyArray1<'_, i32>,
+        keys: Keys,
+        tenant: &str,
+        encoder_tokens: i64,
+    ) -> PyResult<i64> {
+        let encoder_tokens = argument("encoder_tokens", encoder_tokens)?;
         let (tokens, keys) = (
             token_ids(&tokens)?,
             chain_keys(keys).map_err(|error| to_py(&error))?,
         );
         // Hashing a long prompt takes a while: outside the lock.
-        let made = py.detach(|| fence(|| Sequence::new(&self.config, tokens, keys)));
-        let sequence = made.map_err(|error| to_py(&error))?;
-        self.with(py, |cache| cache.open(sequence))
+        let made = py.detach(|| fence(|| Sequence::new(&self.layout, tokens, keys)));
+        let sequence = made
+            .map_err(|error| to_py(&error))?
+            .with_encoder_tokens(encoder_tokens);
+        self.with(py, |cache| {
+            let account = cache.account(tenant);
+            let id = cache.open(sequence)?;
+            cache.set_account(id, account)?;
+            Ok(id)
+        })
     }
 
     #[pyo3(name = "match")]
@@ -104,14 +170,17 @@ impl Cache {
         let replaced = growth
             .replaced
             .iter()
-            .flat_map(|r| [r.row as u32, r.position as u32, r.block]);
+            .flat_map(|r| [r.row as u32, r.group as u32, r.position as u32, r.block]);
+        let (mut new_blocks, mut offsets) = (Vec::new(), vec![0]);
+        for group in &growth.groups {
+            let before = new_blocks.len();
+            new_blocks.extend(group.new_blocks.iter().map(|block| *block as i32));
+            offsets.extend(group.offsets[1..].iter().map(|offset| (before + offset) as i32));
+        }
         Ok((
             PyArray1::from_vec(py, growth.ok),
-            PyArray1::from_vec(py, int32(growth.new_blocks)),
-            PyArray1::from_vec(
-                py,
-                growth.offsets.into_iter().map(|offset| offset as i32).collect(),
-            ),
+            PyArray1::from_vec(py, new_blocks),
+            PyArray1::from_vec(py, offsets),
             PyArray1::from_vec(py, int32(replaced)),
         ))
     }
@@ -148,12 +217,12 @@ impl Cache {
         self.with(py, |cache| cache.commit_many(&seqs, &num_computed))
     }
 
-    fn truncate(&self, py: Python<'_>, seq: i64, n: i64) -> PyResult<()> {
+    fn truncate(&self, py: Python<'_>, seq: i64, n: i64) -> PyResult<usize> {
         let n = argument("n", n)?;
         self.with(py, |cache| cache.truncate(seq, n))
     }
 
-    fn shrink(&self, py: Python<'_>, seq: i64, n: i64) -> PyResult<()> {
+    fn shrink(&self, py: Python<'_>, seq: i64, n: i64) -> PyResult<usize> {
         let n = argument("n", n)?;
         self.with(py, |cache| cache.shrink(seq, n))
     }
@@ -171,16 +240,74 @@ impl Cache {
         self.with(py, |cache| cache.release_many(&seqs))
     }
 
-    fn block_table<'py>(&self, py: Python<'py>, seq: i64) -> PyResult<Int32Array<'py>> {
-        let table = self.with(py, |cache| Ok(int32(cache.block_table(seq)?.iter().copied())))?;
+    /// -1 where no block is needed any more.
+    fn block_table<'py>(&self, py: Python<'py>, seq: i64, group: i64) -> PyResult<Int32Array<'py>> {
+        let group = argument("group", group)?;
+        let table = self.with(py, |cache| {
+            Ok(int32(cache.block_table(seq, group)?.iter().copied()))
+        })?;
         Ok(PyArray1::from_vec(py, table))
     }
 
-    /// Flat (source, destination) pairs.
-    fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Int32Array<'py>> {
-        let copies = self.with(py, |cache| Ok(cache.take_copies()))?;
-        let flat = copies.iter().flat_map(|copy| [copy.source, copy.destination]);
-        Ok(PyArray1::from_vec(py, int32(flat)))
+    /// The batch or -1, and flat (kind, source, destination) triples.
+    fn take_transfers<'py>(&self, py: Python<'py>) -> PyResult<(i64, Int32Array<'py>)> {
+        let transfers = self.with(py, |cache| Ok(cache.take_transfers()))?;
+        let flat = transfers.moves.iter().flat_map(|transfer| match *transfer {
+            Transfer::Copy { source, destination } => [COPY, source as i32, destination as i32],
+            Transfer::Store { source, destination } => [STORE, source as i32, destination as i32],
+            Transfer::Load { source, destination } => [LOAD, source as i32, destination as i32],
+        });
+        let moves = PyArray1::from_vec(py, flat.collect());
+        Ok((transfers.batch.unwrap_or(-1), moves))
+    }
+
+    fn finish_transfers(&self, py: Python<'_>, batch: i64, succeeded: bool) -> PyResult<()> {
+        self.with(py, |cache| cache.finish_transfers(batch, succeeded))
+    }
+
+    fn set_retention(&self, py: Python<'_>, seq: i64, priority: i32, ttl_s: Option<f64>) -> PyResult<()> {
+        self.with(py, |cache| {
+            cache.set_retention(seq, Retention { priority, ttl_s })
+        })
+    }
+
+    fn pin(&self, py: Python<'_>, seq: i64, n: Option<i64>, ttl_s: Option<f64>) -> PyResult<(i64, usize)> {
+        let n = n.map(|n| argument("num_tokens", n)).transpose()?;
+        self.with(py, |cache| cache.pin(seq, n.unwrap_or(usize::MAX), ttl_s))
+    }
+
+    fn unpin(&self, py: Python<'_>, pin: i64) -> PyResult<()> {
+        self.with(py, |cache| cache.unpin(pin))
+    }
+
+    fn set_pin_quota(&self, py: Python<'_>, tenant: Option<&str>, blocks: Option<i64>) -> PyResult<()> {
+        let blocks = blocks.map(|n| argument("blocks", n)).transpose()?;
+        self.with(py, |cache| {
+            cache.set_pin_quota(tenant, blocks);
+            Ok(())
+        })
+    }
+
+    fn set_quota(&self, py: Python<'_>, tenant: &str, blocks: Option<i64>) -> PyResult<()> {
+        let blocks = blocks.map(|n| argument("blocks", n)).transpose()?;
+        self.with(py, |cache| cache.set_quota(tenant, blocks))
+    }
+
+    fn usage(&self, py: Python<'_>, tenant: &str) -> PyResult<usize> {
+        self.with(py, |cache| Ok(cache.usage(tenant)))
+    }
+
+    fn set_time(&self, py: Python<'_>, now_s: f64) -> PyResult<usize> {
+        self.with(py, |cache| cache.set_time(now_s))
+    }
+
+    fn eviction_order<'py>(&self, py: Python<'py>) -> PyResult<Int32Array<'py>> {
+        let order = self.with(py, |cache| cache.eviction_order())?;
+        Ok(PyArray1::from_vec(py, int32(order)))
+    }
+
+    fn num_computed(&self, py: Python<'_>, seq: i64) -> PyResult<usize> {
+        self.with(py, |cache| cache.num_computed(seq))
     }
 
     fn num_tokens(&self, py: Python<'_>, seq: i64) -> PyResult<usize> {
@@ -210,6 +337,10 @@ impl Cache {
             s.hits,
             s.evictions,
             s.sequences,
+            s.pinned,
+            s.host_blocks,
+            s.host_used,
+            s.host_hits,
         ))
     }
 

@@ -8,6 +8,9 @@ use pyo3::PyErr;
 pyo3::import_exception!(llm_kvcache.errors, UnknownSequence);
 pyo3::import_exception!(llm_kvcache.errors, InvalidArgument);
 pyo3::import_exception!(llm_kvcache.errors, InvariantError);
+pyo3::import_exception!(llm_kvcache.errors, PinQuotaExceeded);
+pyo3::import_exception!(llm_kvcache.errors, PolicyError);
+pyo3::import_exception!(llm_kvcache.errors, UnknownPin);
 
 /// The Python exception of an error.
 pub(crate) fn to_py(error: &CacheError) -> PyErr {
@@ -16,6 +19,9 @@ pub(crate) fn to_py(error: &CacheError) -> PyErr {
         CacheError::InvalidArgument { field, value, reason } => {
             InvalidArgument::new_err((*field, *value, reason.clone()))
         }
+        CacheError::UnknownPin(id) => UnknownPin::new_err(*id),
+        CacheError::PinQuota { wanted, room } => PinQuotaExceeded::new_err((*wanted, *room)),
+        CacheError::Policy(error) => PolicyError::new_err(error.to_string()),
         CacheError::Invariant(message) => InvariantError::new_err(message.clone()),
     }
 }

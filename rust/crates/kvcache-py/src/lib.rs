@@ -5,13 +5,16 @@
 mod arrays;
 mod cache;
 mod errors;
+mod policy;
+
+use std::sync::Arc;
 
 use kvcache_prefix::{BlockHash, HASH_VERSION};
-use kvcache_sequences::{CacheConfig, Sequence};
+use kvcache_sequences::Sequence;
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::arrays::{chain_keys, count, token_ids};
+use crate::arrays::{chain_keys, hashing_layout, token_ids};
 use crate::errors::{fence, to_py};
 
 /// Salt, adapter and media items of a sequence, as they come from Python.
@@ -25,18 +28,13 @@ fn block_hashes(
     block_size: i64,
     keys: Keys,
 ) -> PyResult<Vec<[u8; 16]>> {
-    let block_size = count("block_size", block_size).map_err(|error| to_py(&error))?;
-    let config = CacheConfig {
-        block_size,
-        num_blocks: 1,
-        prefix_caching: true,
-    };
+    let layout = Arc::new(hashing_layout(block_size).map_err(|error| to_py(&error))?);
     let (tokens, keys) = (
         token_ids(&tokens)?,
         chain_keys(keys).map_err(|error| to_py(&error))?,
     );
     let hash = || {
-        let sequence = Sequence::new(&config, tokens, keys)?;
+        let sequence = Sequence::new(&layout, tokens, keys)?;
         Ok(sequence
             .hashes()
             .iter()

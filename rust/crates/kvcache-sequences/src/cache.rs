@@ -1,43 +1,45 @@
 //! Owns the cache: open sequences, the pool under them, the prefix index, and the calls that act on one or many.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use kvcache_blocks::{BlockId, BlockPool};
+use kvcache_blocks::{BlockId, BlockInfo, BlockPool, EvictionPolicy, PoolError, Released};
 use kvcache_prefix::PrefixIndex;
 
-use crate::{CacheError, Sequence};
+use crate::host::HostTier;
+use crate::partial::PartialIndex;
+use crate::pins::Pins;
+use crate::sequence::{Dropped, GroupTable};
+use crate::tenants::Tenants;
+use crate::transfers::PendingTransfers;
+use crate::{CacheError, GroupSpec, Layout, Sequence};
 
 /// What a cache is made from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Tokens a block holds.
-    pub block_size: usize,
-    /// Blocks of the pool.
+    /// The KV groups.
+    pub groups: Vec<GroupSpec>,
+    /// Blocks of the pool, which serves all groups.
     pub num_blocks: usize,
     /// Whether full blocks are found again by their tokens.
     pub prefix_caching: bool,
+    /// Whether the first tokens of a block are found too, at the price of a copy; for one group that keeps all blocks.
+    pub partial_reuse: bool,
+    /// Blocks of the host tier, to which evicted blocks go; 0 for none.
+    pub host_blocks: usize,
 }
 
 impl CacheConfig {
-    pub(crate) fn check_block_size(&self) -> Result<(), CacheError> {
-        if self.block_size == 0 || self.block_size > i32::MAX as usize {
-            return Err(CacheError::invalid(
-                "block_size",
-                self.block_size,
-                "must be 1 to 2^31 - 1",
-            ));
+    /// One group that keeps all blocks, with prefix caching and nothing more.
+    pub fn full(block_size: usize, num_blocks: usize) -> Self {
+        Self {
+            groups: vec![GroupSpec::full(block_size)],
+            num_blocks,
+            prefix_caching: true,
+            partial_reuse: false,
+            host_blocks: 0,
         }
-        Ok(())
     }
-}
-
-/// A block whose contents must be copied to another before either is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockCopy {
-    /// The block to read.
-    pub source: BlockId,
-    /// The block to write.
-    pub destination: BlockId,
 }
 
 /// Counters of a cache. `free + cached + used == num_blocks`.
@@ -53,61 +55,89 @@ pub struct Stats {
     pub used: usize,
     /// Tokens looked up by [`KvCache::match_prefix`].
     pub queries: u64,
-    /// Tokens found by it.
+    /// Tokens found by it, the host tier's included.
     pub hits: u64,
-    /// Cached blocks given to new owners.
+    /// Blocks whose contents were given up, to new owners or for a quota.
     pub evictions: u64,
     /// Open sequences.
     pub sequences: usize,
+    /// References that pins hold; a block pinned twice counts twice.
+    pub pinned: usize,
+    /// Blocks of the host tier, 0 without one.
+    pub host_blocks: usize,
+    /// Blocks of it that hold contents or await them.
+    pub host_used: usize,
+    /// Tokens found in the host tier by [`KvCache::match_prefix`].
+    pub host_hits: u64,
+}
+
+/// Counts what [`KvCache::match_prefix`] looked up and found, in tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HitCounters {
+    pub(crate) queries: u64,
+    pub(crate) hits: u64,
+    pub(crate) host_hits: u64,
 }
 
 /// Sequences of tokens over a pool of blocks, with prefix caching.
 #[derive(Debug)]
 pub struct KvCache {
-    pub(crate) config: CacheConfig,
+    pub(crate) layout: Arc<Layout>,
     pub(crate) pool: BlockPool,
     pub(crate) index: PrefixIndex,
+    pub(crate) partial: Option<PartialIndex>,
+    pub(crate) host: Option<HostTier>,
     pub(crate) sequences: HashMap<i64, Sequence>,
-    pub(crate) copies: Vec<BlockCopy>,
+    pub(crate) transfers: PendingTransfers,
+    pub(crate) pins: Pins,
+    pub(crate) tenants: Tenants,
+    pub(crate) counters: HitCounters,
+    pub(crate) now_s: f64,
     next_id: i64,
-    queries: u64,
-    hits: u64,
 }
 
 impl KvCache {
-    /// Makes an empty cache.
-    pub fn new(config: CacheConfig) -> Result<Self, CacheError> {
-        config.check_block_size()?;
-        let pool = BlockPool::new(config.num_blocks)
-            .map_err(|error| CacheError::invalid("num_blocks", config.num_blocks, error.to_string()))?;
+    /// Makes an empty cache; the policy must be made for as many blocks and empty.
+    pub fn new(config: CacheConfig, policy: Box<dyn EvictionPolicy>) -> Result<Self, CacheError> {
+        let one_full_group =
+            matches!(config.groups.as_slice(), [group] if *group == GroupSpec::full(group.block_size));
+        if config.partial_reuse && !(one_full_group && config.prefix_caching) {
+            let reason = "needs prefix caching and one group that keeps all blocks";
+            return Err(CacheError::invalid("partial_reuse", 1, reason));
+        }
+        if config.host_blocks > 0 && !config.prefix_caching {
+            let reason = "a host tier needs prefix caching";
+            return Err(CacheError::invalid("host_blocks", config.host_blocks, reason));
+        }
+        let bad_size =
+            |error: PoolError| CacheError::invalid("num_blocks", config.num_blocks, error.to_string());
+        let layout = Layout::new(config.groups, config.prefix_caching)?;
         Ok(Self {
-            config,
-            pool,
-            index: PrefixIndex::new(if config.prefix_caching {
-                config.num_blocks
-            } else {
-                0
-            }),
+            pool: BlockPool::new(config.num_blocks, policy).map_err(bad_size)?,
+            index: PrefixIndex::new(if layout.is_hashed() { config.num_blocks } else { 0 }),
+            layout: Arc::new(layout),
+            partial: config.partial_reuse.then(PartialIndex::default),
+            host: HostTier::new(config.host_blocks)?,
             sequences: HashMap::new(),
-            copies: Vec::new(),
+            transfers: PendingTransfers::default(),
+            pins: Pins::default(),
+            tenants: Tenants::default(),
+            counters: HitCounters::default(),
+            now_s: 0.0,
             next_id: 0,
-            queries: 0,
-            hits: 0,
         })
     }
 
-    /// What the cache was made from.
-    pub fn config(&self) -> CacheConfig {
-        self.config
+    /// The groups, and the sizes that follow from them; what [`Sequence::new`] needs.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
     }
 
     /// Takes a sequence in and returns its id. Ids are never used again.
     pub fn open(&mut self, sequence: Sequence) -> Result<i64, CacheError> {
-        if sequence.block_size() != self.config.block_size
-            || sequence.is_hashed() != self.config.prefix_caching
-        {
-            let reason = "the sequence was made for another configuration";
-            return Err(CacheError::invalid("sequence", sequence.block_size(), reason));
+        if *sequence.layout() != self.layout {
+            let reason = "the sequence was made for another layout";
+            return Err(CacheError::invalid("sequence", sequence.tokens.len(), reason));
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -123,41 +153,8 @@ impl KvCache {
         self.sequences.get_mut(&id).ok_or(CacheError::UnknownSequence(id))
     }
 
-    /// Attaches the cached blocks that hold the sequence's first tokens and returns how many tokens they hold.
-    ///
-    /// Full blocks only, at most `max_tokens`, and never the last known token: its logits must be computed.
-    pub fn match_prefix(&mut self, id: i64, max_tokens: Option<usize>) -> Result<usize, CacheError> {
-        let sequence = self
-            .sequences
-            .get_mut(&id)
-            .ok_or(CacheError::UnknownSequence(id))?;
-        if sequence.reserved != 0 {
-            let reason = "match comes before grow: the sequence has tokens reserved";
-            return Err(CacheError::invalid("seq", id, reason));
-        }
-        if !self.config.prefix_caching {
-            return Ok(0);
-        }
-        let limit = sequence
-            .tokens
-            .len()
-            .saturating_sub(1)
-            .min(max_tokens.unwrap_or(usize::MAX));
-        let candidates = &sequence.hashes[..limit / self.config.block_size];
-        let found = candidates
-            .iter()
-            .map_while(|hash| self.index.get(*hash))
-            .collect::<Vec<_>>();
-        for block in &found {
-            self.pool.acquire(*block)?;
-        }
-        let hit = found.len() * self.config.block_size;
-        sequence.settled = found.len();
-        sequence.table = found;
-        (sequence.reserved, sequence.computed) = (hit, hit);
-        self.queries += sequence.tokens.len() as u64;
-        self.hits += hit as u64;
-        Ok(hit)
+    pub(crate) fn require_open(&self, ids: &[i64]) -> Result<(), CacheError> {
+        ids.iter().try_for_each(|id| self.sequence(*id).map(drop))
     }
 
     /// Adds tokens that are now known.
@@ -168,26 +165,18 @@ impl KvCache {
 
     /// Adds tokens to many sequences: row `i` gets `tokens[offsets[i]..offsets[i + 1]]`.
     pub fn append_many(&mut self, ids: &[i64], tokens: &[u32], offsets: &[i32]) -> Result<(), CacheError> {
+        let bad = |value: i32, reason: &str| Err(CacheError::invalid("offsets", value, reason));
         if offsets.len() != ids.len() + 1 {
-            return Err(CacheError::invalid(
-                "offsets",
-                offsets.len(),
-                "needs one more element than seqs",
-            ));
+            return bad(offsets.len() as i32, "needs one more element than seqs");
         }
         if let Some(pair) = offsets.windows(2).find(|pair| pair[0] > pair[1]) {
-            return Err(CacheError::invalid("offsets", pair[1], "must not decrease"));
+            return bad(pair[1], "must not decrease");
         }
         if offsets[0] != 0 {
-            return Err(CacheError::invalid("offsets", offsets[0], "must start at 0"));
+            return bad(offsets[0], "must start at 0");
         }
-        let end = offsets[ids.len()];
-        if end as usize != tokens.len() {
-            return Err(CacheError::invalid(
-                "offsets",
-                end,
-                "must end at the number of token_ids",
-            ));
+        if offsets[ids.len()] as usize != tokens.len() {
+            return bad(offsets[ids.len()], "must end at the number of token_ids");
         }
         self.require_open(ids)?;
         for (id, span) in ids.iter().zip(offsets.windows(2)) {
@@ -196,70 +185,27 @@ impl KvCache {
         Ok(())
     }
 
-    pub(crate) fn require_open(&self, ids: &[i64]) -> Result<(), CacheError> {
-        ids.iter().try_for_each(|id| self.sequence(*id).map(drop))
-    }
-
-    /// States that the contents of the first `num_computed` tokens are written, and publishes the full blocks among
-    /// them. A number below an earlier one changes nothing.
-    pub fn commit(&mut self, id: i64, num_computed: usize) -> Result<(), CacheError> {
-        self.check_commit(id, num_computed)?;
-        self.publish(id, num_computed)
-    }
-
-    /// [`commit`](Self::commit) for many rows, all or none.
-    pub fn commit_many(&mut self, ids: &[i64], num_computed: &[usize]) -> Result<(), CacheError> {
-        if ids.len() != num_computed.len() {
-            return Err(CacheError::invalid(
-                "num_computed",
-                num_computed.len(),
-                "needs as many elements as seqs",
-            ));
-        }
-        let rows = || ids.iter().copied().zip(num_computed.iter().copied());
-        rows().try_for_each(|(id, n)| self.check_commit(id, n))?;
-        rows().try_for_each(|(id, n)| self.publish(id, n))
-    }
-
-    fn check_commit(&self, id: i64, num_computed: usize) -> Result<(), CacheError> {
-        let reserved = self.sequence(id)?.reserved;
-        if num_computed > reserved {
-            let reason = format!("sequence {id} has {reserved} tokens reserved");
-            return Err(CacheError::invalid("num_computed", num_computed, reason));
-        }
-        Ok(())
-    }
-
-    fn publish(&mut self, id: i64, num_computed: usize) -> Result<(), CacheError> {
-        let sequence = self
-            .sequences
-            .get_mut(&id)
-            .ok_or(CacheError::UnknownSequence(id))?;
-        sequence.computed = sequence.computed.max(num_computed);
-        // Tokens in flight may be computed before they are known: their block waits for its hash.
-        let full = (sequence.computed / self.config.block_size).min(sequence.hashes.len());
-        for i in sequence.settled..full {
-            let block = sequence.table[i];
-            // Where the contents are known under another block, that one stays.
-            if self.index.insert(sequence.hashes[i], block) {
-                self.pool.publish(block)?;
-            }
-        }
-        sequence.settled = sequence.settled.max(full);
-        Ok(())
-    }
-
-    /// Keeps the first `n` tokens: known, reserved and computed are lowered to it, blocks beyond go back.
-    pub fn truncate(&mut self, id: i64, n: usize) -> Result<(), CacheError> {
-        self.shrink(id, n)?;
+    /// Keeps the first `n` tokens: known, reserved and computed are lowered to it, blocks beyond go back. Returns the
+    /// tokens reserved now, see [`shrink`](Self::shrink).
+    pub fn truncate(&mut self, id: i64, n: usize) -> Result<usize, CacheError> {
+        let reserved = self.shrink(id, n)?;
         self.sequence_mut(id)?.forget(n);
-        Ok(())
+        Ok(reserved)
     }
 
     /// Gives back the room beyond the first `n` tokens; what is known of them stays known.
-    pub fn shrink(&mut self, id: i64, n: usize) -> Result<(), CacheError> {
-        let blocks = self.sequence_mut(id)?.shrink(n);
-        self.give_back(blocks)
+    ///
+    /// Returns the tokens reserved now: `n`, or fewer if fewer were, or 0 where a group has given back what the next
+    /// token would need (it left a window, or the state after `n` tokens was not kept).
+    pub fn shrink(&mut self, id: i64, n: usize) -> Result<usize, CacheError> {
+        if n == 0 {
+            self.publish_tail(id)?;
+        }
+        let sequence = self.sequence_mut(id)?;
+        let dropped = sequence.shrink(n);
+        let (reserved, retention) = (sequence.reserved, sequence.retention);
+        self.give_back(&dropped, retention)?;
+        Ok(reserved)
     }
 
     /// Opens a copy of a sequence that shares its blocks.
@@ -268,19 +214,34 @@ impl KvCache {
     /// into it: that one gets a block of its own.
     pub fn fork(&mut self, id: i64) -> Result<i64, CacheError> {
         let child = self.sequence(id)?.fork();
-        for block in &child.table {
-            self.pool.acquire(*block)?;
+        let mut taken = Vec::new();
+        for block in child.groups.iter().flat_map(GroupTable::held) {
+            if let Err(error) = self.pool.acquire(*block) {
+                self.undo(&taken)?;
+                return Err(error.into());
+            }
+            taken.push(*block);
         }
         self.open(child)
     }
 
+    /// Gives references back that a refused call took.
+    pub(crate) fn undo(&mut self, taken: &[BlockId]) -> Result<(), CacheError> {
+        for block in taken.iter().rev() {
+            self.put_back(*block, &BlockInfo::default())?;
+        }
+        Ok(())
+    }
+
     /// Closes a sequence and gives its blocks back.
     pub fn release(&mut self, id: i64) -> Result<(), CacheError> {
+        self.publish_tail(id)?;
         let mut sequence = self
             .sequences
             .remove(&id)
             .ok_or(CacheError::UnknownSequence(id))?;
-        self.give_back(sequence.shrink(0))
+        let dropped = sequence.shrink(0);
+        self.give_back(&dropped, sequence.retention)
     }
 
     /// [`release`](Self::release) for many sequences, all or none; no id may come twice.
@@ -293,21 +254,38 @@ impl KvCache {
         ids.iter().try_for_each(|id| self.release(*id))
     }
 
-    fn give_back(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<(), CacheError> {
-        for block in blocks {
-            self.pool.release(block)?;
+    /// Gives blocks back in their order. All of them, also where the policy fails at some: its first error is told.
+    pub(crate) fn give_back(
+        &mut self,
+        dropped: &[Dropped],
+        retention: crate::Retention,
+    ) -> Result<(), CacheError> {
+        let mut outcome = Ok(());
+        for block in dropped {
+            let info = block.info(retention, self.now_s);
+            outcome = outcome.and(self.put_back(block.block, &info));
+        }
+        outcome
+    }
+
+    /// Takes one reference away and forgets the contents where they are lost by that.
+    pub(crate) fn put_back(&mut self, block: BlockId, info: &BlockInfo) -> Result<(), CacheError> {
+        if let Released::Dropped(error) = self.pool.release(block, info)? {
+            self.forget_contents(block);
+            return error.map_or(Ok(()), |error| Err(error.into()));
         }
         Ok(())
     }
 
-    /// The blocks of a sequence, in order.
-    pub fn block_table(&self, id: i64) -> Result<&[BlockId], CacheError> {
-        self.sequence(id).map(|sequence| sequence.table.as_slice())
-    }
-
-    /// Hands over the copies due before the next step; apply them one after the other.
-    pub fn take_copies(&mut self) -> Vec<BlockCopy> {
-        std::mem::take(&mut self.copies)
+    /// The blocks of a sequence in a group, in order, [`NO_BLOCK`](crate::NO_BLOCK) where none is needed any more.
+    pub fn block_table(&self, id: i64, group: usize) -> Result<&[BlockId], CacheError> {
+        let sequence = self.sequence(id)?;
+        let unknown = || CacheError::invalid("group", group, "the cache has no group of this number");
+        sequence
+            .groups
+            .get(group)
+            .map(|table| table.blocks.as_slice())
+            .ok_or_else(unknown)
     }
 
     /// Number of known tokens.
@@ -315,10 +293,14 @@ impl KvCache {
         self.sequence(id).map(|sequence| sequence.tokens.len())
     }
 
-    /// Number of tokens that the block table holds room for.
+    /// Number of tokens that the block tables hold room for: that of the group with the least.
     pub fn capacity(&self, id: i64) -> Result<usize, CacheError> {
-        self.sequence(id)
-            .map(|sequence| sequence.table.len() * self.config.block_size)
+        let sequence = self.sequence(id)?;
+        let rooms = self
+            .layout
+            .token_groups()
+            .map(|(group, spec)| sequence.groups[group].blocks.len() * spec.block_size);
+        Ok(rooms.min().unwrap_or(0))
     }
 
     /// Number of tokens granted: matched and grown.
@@ -326,7 +308,12 @@ impl KvCache {
         self.sequence(id).map(|sequence| sequence.reserved)
     }
 
-    /// Forgets all cached contents; false, and no change, while a block is in use.
+    /// Number of tokens whose contents are written: matched and committed.
+    pub fn num_computed(&self, id: i64) -> Result<usize, CacheError> {
+        self.sequence(id).map(|sequence| sequence.computed)
+    }
+
+    /// Forgets all cached contents, the host tier's included; false, and no change, while a block is in use.
     pub fn reset_prefix_cache(&mut self) -> Result<bool, CacheError> {
         if self.pool.num_used() > 0 {
             return Ok(false);
@@ -335,20 +322,36 @@ impl KvCache {
             self.pool.unpublish(block)?;
         }
         self.index.clear();
+        if let Some(partial) = &mut self.partial {
+            *partial = PartialIndex::default();
+        }
+        if let Some(host) = &mut self.host {
+            host.clear();
+        }
         Ok(true)
+    }
+
+    /// The cached blocks in the order of their eviction; linear in the pool.
+    pub fn eviction_order(&self) -> Result<Vec<BlockId>, CacheError> {
+        Ok(self.pool.eviction_order()?)
     }
 
     /// The counters now.
     pub fn stats(&self) -> Stats {
+        let (host_blocks, host_used) = self.host.as_ref().map_or((0, 0), HostTier::usage);
         Stats {
             num_blocks: self.pool.num_blocks(),
             free: self.pool.num_free(),
             cached: self.pool.num_cached(),
             used: self.pool.num_used(),
-            queries: self.queries,
-            hits: self.hits,
+            queries: self.counters.queries,
+            hits: self.counters.hits,
             evictions: self.pool.evictions(),
             sequences: self.sequences.len(),
+            pinned: self.pins.num_blocks(),
+            host_blocks,
+            host_used,
+            host_hits: self.counters.host_hits,
         }
     }
 }

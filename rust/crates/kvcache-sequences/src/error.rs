@@ -1,13 +1,18 @@
 //! Owns the errors of the cache; each variant is one Python exception.
 
-use kvcache_blocks::PoolError;
+use kvcache_blocks::{PolicyError, PoolError};
+use kvcache_tiers::TierError;
 
-/// Why a call was refused. Nothing was changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a call was refused. Nothing was changed, except that an eviction policy which fails may leave cached blocks
+/// forgotten.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CacheError {
     /// No open sequence has this id.
     #[error("no open sequence has the id {0}")]
     UnknownSequence(i64),
+    /// No pin has this id, or it has expired.
+    #[error("no pin has the id {0}")]
+    UnknownPin(i64),
     /// An argument is outside what it may be.
     #[error("{field} = {value}: {reason}")]
     InvalidArgument {
@@ -18,6 +23,17 @@ pub enum CacheError {
         /// What it should have been.
         reason: String,
     },
+    /// A pin would hold more blocks than its tenant, or all pins together, may.
+    #[error("{wanted} blocks more would be pinned, {room} may be")]
+    PinQuota {
+        /// Blocks that the pin would have added.
+        wanted: usize,
+        /// Blocks that may still be pinned.
+        room: usize,
+    },
+    /// The eviction policy failed.
+    #[error(transparent)]
+    Policy(PolicyError),
     /// The state contradicts itself: an error of this library.
     #[error("{0}")]
     Invariant(String),
@@ -34,9 +50,19 @@ impl CacheError {
     }
 }
 
-/// The cache only makes moves that the pool allows, so a refusal of the pool is a broken invariant.
+/// The cache only makes moves that the pool allows, so a refusal of the pool itself is a broken invariant.
 impl From<PoolError> for CacheError {
     fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Policy(error) => Self::Policy(error),
+            other => Self::Invariant(other.to_string()),
+        }
+    }
+}
+
+/// Likewise for the index of the host tier.
+impl From<TierError> for CacheError {
+    fn from(error: TierError) -> Self {
         Self::Invariant(error.to_string())
     }
 }

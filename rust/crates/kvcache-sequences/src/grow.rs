@@ -1,14 +1,16 @@
 //! Owns growth: the blocks a row needs, and copy on write where its partial block is not its own.
 
-use kvcache_blocks::{BlockId, BlockState};
+use kvcache_blocks::{AccountId, BlockId, BlockInfo, BlockState};
 
-use crate::{BlockCopy, CacheError, KvCache};
+use crate::{CacheError, KvCache};
 
 /// A block table entry that a copy on write changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replacement {
     /// Row of the call.
     pub row: usize,
+    /// Group of the table.
+    pub group: usize,
     /// Position in the row's block table.
     pub position: usize,
     /// The block there now.
@@ -20,15 +22,23 @@ pub struct Replacement {
 pub struct Growth {
     /// By row, whether it was granted.
     pub ok: Vec<bool>,
-    /// Blocks appended to the rows' block tables, row after row.
-    pub new_blocks: Vec<BlockId>,
-    /// Row `i` got `new_blocks[offsets[i]..offsets[i + 1]]`.
-    pub offsets: Vec<usize>,
+    /// By group: blocks appended to the rows' block tables, row after row, and where each row's start.
+    pub groups: Vec<GroupGrowth>,
     /// Entries that changed because the row's partial block was shared.
     pub replaced: Vec<Replacement>,
 }
 
+/// The blocks that rows got in one group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupGrowth {
+    /// Appended to the rows' block tables, row after row.
+    pub new_blocks: Vec<BlockId>,
+    /// Row `i` got `new_blocks[offsets[i]..offsets[i + 1]]`.
+    pub offsets: Vec<usize>,
+}
+
 /// What must happen to a row's partial last block before it may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tail {
     /// Nothing: there is none, or it is the row's own.
     Writable,
@@ -38,77 +48,108 @@ enum Tail {
     Published(BlockId),
 }
 
+/// What one group of a row needs.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    tail: Tail,
+    added: usize,
+}
+
 impl KvCache {
     /// Makes room for `n` more tokens beyond those reserved; false, and no change, where the blocks do not suffice.
     pub fn grow(&mut self, id: i64, n: usize) -> Result<bool, CacheError> {
-        self.require_open(&[id])?;
-        self.grow_row(0, id, n, &mut Growth::default())
+        self.grow_many(&[id], &[n]).map(|growth| growth.ok[0])
     }
 
     /// Grows many rows in their order, each all or nothing.
     pub fn grow_many(&mut self, ids: &[i64], ns: &[usize]) -> Result<Growth, CacheError> {
         if ids.len() != ns.len() {
-            return Err(CacheError::invalid(
-                "ns",
-                ns.len(),
-                "needs as many elements as seqs",
-            ));
+            let reason = "needs as many elements as seqs";
+            return Err(CacheError::invalid("ns", ns.len(), reason));
         }
         self.require_open(ids)?;
+        let mut offsets = Vec::with_capacity(ids.len() + 1);
+        offsets.push(0);
+        let group = GroupGrowth {
+            new_blocks: Vec::new(),
+            offsets,
+        };
         let mut growth = Growth {
             ok: Vec::with_capacity(ids.len()),
-            ..Growth::default()
+            groups: vec![group; self.layout.groups().len()],
+            replaced: Vec::new(),
         };
-        growth.offsets.reserve(ids.len() + 1);
-        growth.offsets.push(0);
         for (row, (id, n)) in ids.iter().zip(ns).enumerate() {
             let ok = self.grow_row(row, *id, *n, &mut growth)?;
             growth.ok.push(ok);
-            growth.offsets.push(growth.new_blocks.len());
+            for group in &mut growth.groups {
+                group.offsets.push(group.new_blocks.len());
+            }
         }
         Ok(growth)
     }
 
     fn grow_row(&mut self, row: usize, id: i64, n: usize, growth: &mut Growth) -> Result<bool, CacheError> {
         let sequence = self.sequence(id)?;
-        let Some(reserved) = sequence.reserved.checked_add(n) else {
+        let (before, account) = (sequence.reserved, sequence.account);
+        let Some(reserved) = before
+            .checked_add(n)
+            .filter(|reserved| i32::try_from(*reserved).is_ok())
+        else {
             return Ok(false);
         };
-        let (before, after) = (sequence.table.len(), sequence.blocks_for(reserved));
-        let partial = sequence.reserved % self.config.block_size != 0;
-        let tail = if n > 0 && partial {
-            self.tail(sequence.table[before - 1])?
-        } else {
-            Tail::Writable
-        };
-        let needed = after - before + usize::from(matches!(tail, Tail::Shared(_)));
-        if needed > self.pool.num_available() {
+        let mut needed = 0;
+        for group in 0..self.layout.groups().len() {
+            let need = self.need(id, group, reserved)?;
+            needed += need.added + usize::from(matches!(need.tail, Tail::Shared(_)));
+        }
+        if needed > self.pool.num_available_to(account) {
             return Ok(false);
         }
-        match tail {
-            Tail::Writable => {}
-            Tail::Published(block) => self.withdraw(block)?,
-            Tail::Shared(source) => {
-                let destination = self.allocate()?;
-                self.pool.release(source)?;
-                self.copies.push(BlockCopy { source, destination });
-                self.sequence_mut(id)?.table[before - 1] = destination;
-                growth.replaced.push(Replacement {
-                    row,
-                    position: before - 1,
-                    block: destination,
-                });
+        let mut fresh = self.allocate_many(account, needed)?.into_iter();
+        for group in 0..self.layout.groups().len() {
+            let Need { tail, added } = self.need(id, group, reserved)?;
+            match tail {
+                Tail::Writable => {}
+                Tail::Published(block) => self.withdraw(block)?,
+                Tail::Shared(source) => {
+                    let destination = fresh.next().ok_or_else(short)?;
+                    self.put_back(source, &BlockInfo::default())?;
+                    self.transfers.copy(source, destination);
+                    let table = &mut self.sequence_mut(id)?.groups[group].blocks;
+                    let position = table.len() - 1;
+                    table[position] = destination;
+                    let block = destination;
+                    growth.replaced.push(Replacement {
+                        row,
+                        group,
+                        position,
+                        block,
+                    });
+                }
             }
+            let new_blocks = &mut growth.groups[group].new_blocks;
+            let first = new_blocks.len();
+            new_blocks.extend(fresh.by_ref().take(added));
+            let table = &mut self.sequence_mut(id)?.groups[group].blocks;
+            table.extend_from_slice(&new_blocks[first..]);
         }
-        let first = growth.new_blocks.len();
-        for _ in before..after {
-            let block = self.allocate()?;
-            growth.new_blocks.push(block);
-        }
-        let sequence = self.sequence_mut(id)?;
-        sequence.table.extend_from_slice(&growth.new_blocks[first..]);
-        sequence.reserved = reserved;
+        self.sequence_mut(id)?.reserved = reserved;
         Ok(true)
+    }
+
+    /// What a group needs for `reserved` tokens; what the row has is still as before.
+    fn need(&self, id: i64, group: usize, reserved: usize) -> Result<Need, CacheError> {
+        let sequence = self.sequence(id)?;
+        let table = &sequence.groups[group].blocks;
+        let spec = self.layout.groups()[group];
+        let added = sequence.entries(group, reserved).saturating_sub(table.len());
+        let writes_tail = reserved > sequence.reserved && !sequence.reserved.is_multiple_of(spec.block_size);
+        let tail = match table.last() {
+            Some(block) if writes_tail && spec.holds_tokens() => self.tail(*block)?,
+            _ => Tail::Writable,
+        };
+        Ok(Need { tail, added })
     }
 
     fn tail(&self, block: BlockId) -> Result<Tail, CacheError> {
@@ -119,17 +160,58 @@ impl KvCache {
         })
     }
 
+    /// Takes a block in use out of the index.
     fn withdraw(&mut self, block: BlockId) -> Result<(), CacheError> {
-        self.index.remove_block(block);
-        Ok(self.pool.unpublish(block)?)
+        self.pool.unpublish(block)?;
+        self.forget_contents(block);
+        Ok(())
     }
 
-    fn allocate(&mut self) -> Result<BlockId, CacheError> {
-        let exhausted = || CacheError::Invariant("the pool has fewer blocks than it counts".into());
-        let allocation = self.pool.allocate().ok_or_else(exhausted)?;
+    /// Takes blocks that the caller has seen to be available; all or none.
+    pub(crate) fn allocate_many(&mut self, account: AccountId, n: usize) -> Result<Vec<BlockId>, CacheError> {
+        let mut blocks = Vec::with_capacity(n);
+        while blocks.len() < n {
+            match self.allocate(account) {
+                Ok(block) => blocks.push(block),
+                Err(error) => {
+                    self.undo(&blocks)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn allocate(&mut self, account: AccountId) -> Result<BlockId, CacheError> {
+        let allocation = self.pool.allocate(account)?.ok_or_else(short)?;
         if allocation.evicted {
-            self.index.remove_block(allocation.block);
+            let is_partial = self.is_partial(allocation.block);
+            if let Some(name) = self.forget_contents(allocation.block)
+                && !is_partial
+            {
+                self.store_evicted(name, allocation.block);
+            }
         }
         Ok(allocation.block)
     }
+
+    fn is_partial(&self, block: BlockId) -> bool {
+        let held = self
+            .partial
+            .as_ref()
+            .and_then(|partial| partial.num_tokens(block));
+        held.is_some_and(|tokens| tokens < self.layout.hash_unit())
+    }
+
+    /// Makes the contents of a block unfindable, and returns what they were called.
+    pub(crate) fn forget_contents(&mut self, block: BlockId) -> Option<kvcache_prefix::BlockName> {
+        if let Some(partial) = &mut self.partial {
+            partial.remove(block);
+        }
+        self.index.remove_block(block)
+    }
+}
+
+fn short() -> CacheError {
+    CacheError::Invariant("the pool has fewer blocks than it counts".into())
 }

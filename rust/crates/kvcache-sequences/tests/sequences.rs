@@ -1,341 +1,303 @@
-//! Sequences under random operations on a simulated device: every invariant holds after each, nobody reads what was
-//! not written for its own tokens, and refused calls change nothing.
+//! Sequences under random operations on a simulated device and host: every invariant holds after each, nobody reads what
+//! was not written for its own tokens, and refused calls change nothing.
 //!
 //! The exact answers are checked against the plain-Python model of `packages/kvcache/tests`.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod world;
 
-use kvcache_sequences::{CacheConfig, CacheError, ChainKeys, KvCache, Sequence};
+use kvcache_sequences::{
+    CacheConfig, CacheError, ChainKeys, GroupSpec, Keeps, KvCache, Layout, Sequence, policy_by_name,
+};
 use proptest::prelude::*;
+use world::{World, operation};
 
-#[derive(Debug, Clone)]
-enum Operation {
-    Open {
-        tokens: Vec<u32>,
-        salted: bool,
-        matched: bool,
-    },
-    Grow {
-        rows: Vec<(usize, usize)>,
-    },
-    Append {
-        rows: Vec<(usize, Vec<u32>)>,
-    },
-    Step {
-        rows: Vec<usize>,
-    },
-    Truncate {
-        row: usize,
-        n: usize,
-    },
-    Shrink {
-        row: usize,
-        n: usize,
-    },
-    Fork {
-        row: usize,
-    },
-    Release {
-        row: usize,
-    },
-    Reset,
+fn group() -> impl Strategy<Value = GroupSpec> {
+    let keeps = prop_oneof![
+        3 => Just(Keeps::All),
+        2 => (1..9_usize).prop_map(Keeps::Window),
+        1 => (1..9_usize).prop_map(Keeps::Chunk),
+        1 => Just(Keeps::State),
+    ];
+    (1..5_usize, keeps).prop_map(|(block_size, keeps)| GroupSpec { block_size, keeps })
 }
 
-fn tokens() -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(0..2_u32, 0..14)
-}
-
-fn operation() -> impl Strategy<Value = Operation> {
-    let row = 0..8_usize;
+fn groups() -> impl Strategy<Value = Vec<GroupSpec>> {
     prop_oneof![
-        4 => (tokens(), any::<bool>(), prop::bool::weighted(0.8))
-            .prop_map(|(tokens, salted, matched)| Operation::Open { tokens, salted, matched }),
-        5 => prop::collection::vec((row.clone(), 0..9_usize), 1..4).prop_map(|rows| Operation::Grow { rows }),
-        3 => prop::collection::vec((row.clone(), tokens()), 0..3).prop_map(|rows| Operation::Append { rows }),
-        5 => prop::collection::vec(row.clone(), 0..8).prop_map(|rows| Operation::Step { rows }),
-        2 => (row.clone(), 0..16_usize).prop_map(|(row, n)| Operation::Truncate { row, n }),
-        2 => (row.clone(), 0..16_usize).prop_map(|(row, n)| Operation::Shrink { row, n }),
-        3 => row.clone().prop_map(|row| Operation::Fork { row }),
-        2 => row.prop_map(|row| Operation::Release { row }),
-        1 => Just(Operation::Reset),
+        3 => (1..5_usize).prop_map(|size| vec![GroupSpec::full(size)]),
+        4 => prop::collection::vec(group(), 1..4),
+        1 => (group(), 1..4_usize).prop_map(|(group, block_size)| {
+            vec![group, GroupSpec { block_size, keeps: Keeps::Encoder }]
+        }),
     ]
 }
 
-#[derive(Clone)]
-struct Known {
-    salted: bool,
-    tokens: Vec<u32>,
-    computed: usize,
-}
-
-/// The cache, the tokens of each sequence, and what the device's memory holds.
-struct World {
-    cache: KvCache,
-    config: CacheConfig,
-    known: BTreeMap<i64, Known>,
-    memory: Vec<Vec<u64>>,
-}
-
-/// The identity of the keys and values at the last position of `tokens`.
-fn contents(salted: bool, tokens: &[u32]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (salted, tokens).hash(&mut hasher);
-    hasher.finish()
-}
-
-impl World {
-    fn new(block_size: usize, num_blocks: usize) -> Self {
-        let config = CacheConfig {
-            block_size,
+fn config() -> impl Strategy<Value = CacheConfig> {
+    (
+        groups(),
+        2..16_usize,
+        any::<bool>(),
+        prop_oneof![Just(0), 1..8_usize],
+    )
+        .prop_map(|(groups, num_blocks, partial, host_blocks)| CacheConfig {
+            partial_reuse: partial && groups.len() == 1 && groups[0].keeps == Keeps::All,
+            groups,
             num_blocks,
             prefix_caching: true,
-        };
-        Self {
-            cache: KvCache::new(config).expect("a small cache"),
-            config,
-            known: BTreeMap::new(),
-            memory: vec![vec![0; block_size]; num_blocks],
-        }
-    }
+            host_blocks,
+        })
+}
 
-    fn pick(&self, row: usize) -> Option<i64> {
-        self.known.keys().nth(row % self.known.len().max(1)).copied()
-    }
-
-    fn apply(&mut self, operation: Operation) -> Result<(), CacheError> {
-        match operation {
-            Operation::Open {
-                tokens,
-                salted,
-                matched,
-            } => self.open(tokens, salted, matched),
-            Operation::Grow { rows } => self.grow(&rows),
-            Operation::Append { rows } => self.append(&rows),
-            Operation::Step { rows } => self.step(&rows),
-            Operation::Truncate { row, n } => self.truncate(row, n),
-            Operation::Shrink { row, n } => self.shrink(row, n),
-            Operation::Fork { row } => self.fork(row),
-            Operation::Release { row } => self.release(row),
-            Operation::Reset => {
-                let idle = self.cache.stats().used == 0;
-                assert_eq!(self.cache.reset_prefix_cache()?, idle);
-                assert!(!idle || self.cache.stats().cached == 0);
-                Ok(())
-            }
-        }
-    }
-
-    fn open(&mut self, tokens: Vec<u32>, salted: bool, matched: bool) -> Result<(), CacheError> {
-        let keys = ChainKeys {
-            salt: salted.then(|| b"salt".to_vec()),
-            ..ChainKeys::default()
-        };
-        let id = self
-            .cache
-            .open(Sequence::new(&self.config, tokens.clone(), keys)?)?;
-        let computed = if matched {
-            self.cache.match_prefix(id, None)?
-        } else {
-            0
-        };
-        assert!(computed == 0 || computed < tokens.len());
-        self.known.insert(
-            id,
-            Known {
-                salted,
-                tokens,
-                computed,
-            },
-        );
-        Ok(())
-    }
-
-    fn grow(&mut self, rows: &[(usize, usize)]) -> Result<(), CacheError> {
-        let rows = rows.iter().filter_map(|(row, n)| Some((self.pick(*row)?, *n)));
-        let (ids, ns) = rows.unzip::<_, _, Vec<_>, Vec<_>>();
-        let before = ids
-            .iter()
-            .map(|id| self.cache.num_reserved(*id))
-            .collect::<Result<Vec<_>, _>>()?;
-        let growth = self.cache.grow_many(&ids, &ns)?;
-        assert_eq!(growth.offsets.len(), ids.len() + 1);
-        for (row, id) in ids.iter().enumerate() {
-            let granted = (0..ids.len()).filter(|other| ids[*other] == *id && growth.ok[*other]);
-            let expected = before[row] + granted.map(|other| ns[other]).sum::<usize>();
-            assert_eq!(self.cache.num_reserved(*id)?, expected);
-            assert!(growth.ok[row] || growth.offsets[row] == growth.offsets[row + 1]);
-        }
-        Ok(())
-    }
-
-    fn append(&mut self, rows: &[(usize, Vec<u32>)]) -> Result<(), CacheError> {
-        let (mut ids, mut flat, mut offsets) = (vec![], vec![], vec![0]);
-        for (row, tokens) in rows {
-            let Some(id) = self.pick(*row) else { return Ok(()) };
-            ids.push(id);
-            flat.extend_from_slice(tokens);
-            offsets.push(flat.len() as i32);
-            self.known
-                .entry(id)
-                .and_modify(|known| known.tokens.extend(tokens));
-        }
-        self.cache.append_many(&ids, &flat, &offsets)
-    }
-
-    fn step(&mut self, rows: &[usize]) -> Result<(), CacheError> {
-        for copy in self.cache.take_copies() {
-            let contents = self.memory[copy.source as usize].clone();
-            self.memory[copy.destination as usize] = contents;
-        }
-        let ids = rows.iter().filter_map(|row| self.pick(*row)).collect::<Vec<_>>();
-        for id in &ids {
-            let end = self.cache.num_reserved(*id)?.min(self.known[id].tokens.len());
-            for position in self.known[id].computed..end {
-                let value = contents(self.known[id].salted, &self.known[id].tokens[..=position]);
-                *self.slot(*id, position)? = value;
-            }
-            self.known
-                .entry(*id)
-                .and_modify(|known| known.computed = known.computed.max(end));
-        }
-        let computed = ids.iter().map(|id| self.known[id].computed).collect::<Vec<_>>();
-        self.cache.commit_many(&ids, &computed)?;
-        self.check_memory()
-    }
-
-    fn slot(&mut self, id: i64, position: usize) -> Result<&mut u64, CacheError> {
-        let size = self.config.block_size;
-        let block = self.cache.block_table(id)?[position / size];
-        Ok(&mut self.memory[block as usize][position % size])
-    }
-
-    fn check_memory(&mut self) -> Result<(), CacheError> {
-        for (id, known) in self.known.clone() {
-            for position in 0..known.computed {
-                let expected = contents(known.salted, &known.tokens[..=position]);
-                assert_eq!(*self.slot(id, position)?, expected, "sequence {id} at {position}");
-            }
-        }
-        Ok(())
-    }
-
-    fn truncate(&mut self, row: usize, n: usize) -> Result<(), CacheError> {
-        let Some(id) = self.pick(row) else { return Ok(()) };
-        self.cache.truncate(id, n)?;
-        self.known.entry(id).and_modify(|known| {
-            known.tokens.truncate(n);
-            known.computed = known.computed.min(n);
-        });
-        Ok(())
-    }
-
-    fn shrink(&mut self, row: usize, n: usize) -> Result<(), CacheError> {
-        let Some(id) = self.pick(row) else { return Ok(()) };
-        self.cache.shrink(id, n)?;
-        self.known
-            .entry(id)
-            .and_modify(|known| known.computed = known.computed.min(n));
-        Ok(())
-    }
-
-    fn fork(&mut self, row: usize) -> Result<(), CacheError> {
-        let Some(id) = self.pick(row) else { return Ok(()) };
-        let child = self.cache.fork(id)?;
-        self.known.insert(child, self.known[&id].clone());
-        Ok(())
-    }
-
-    fn release(&mut self, row: usize) -> Result<(), CacheError> {
-        let Some(id) = self.pick(row) else { return Ok(()) };
-        self.known.remove(&id);
-        self.cache.release(id)?;
-        assert_eq!(self.cache.release(id), Err(CacheError::UnknownSequence(id)));
-        Ok(())
-    }
+fn policy() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["lru", "lfu", "priority+ttl", "cost"])
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn every_invariant_holds(
-        block_size in 1..5_usize, num_blocks in 2..14_usize, operations in prop::collection::vec(operation(), 0..50),
+        config in config(), policy in policy(), operations in prop::collection::vec(operation(), 0..60),
     ) {
-        let mut world = World::new(block_size, num_blocks);
+        let mut world = World::new(config, policy);
         for operation in operations {
             prop_assert_eq!(world.apply(operation), Ok(()));
-            prop_assert_eq!(world.cache.check(), Ok(()));
-            let stats = world.cache.stats();
-            prop_assert_eq!(stats.free + stats.cached + stats.used, num_blocks);
+            world.check();
         }
-        let ids = world.known.keys().copied().collect::<Vec<_>>();
-        prop_assert_eq!(world.cache.release_many(&ids), Ok(()));
-        prop_assert_eq!(world.cache.check(), Ok(()));
-        prop_assert_eq!(world.cache.stats().used, 0);
+        world.close();
     }
 }
 
+fn small(config: CacheConfig) -> KvCache {
+    let policy = policy_by_name("lru", config.num_blocks).expect("a policy");
+    KvCache::new(config, policy).expect("a small cache")
+}
+
+fn open(cache: &mut KvCache, tokens: &[u32]) -> i64 {
+    let sequence = Sequence::new(cache.layout(), tokens.to_vec(), ChainKeys::default()).expect("a sequence");
+    cache.open(sequence).expect("an id")
+}
+
+/// Opens a sequence of these tokens, computes all and releases it.
+fn remember(cache: &mut KvCache, tokens: &[u32]) {
+    let id = open(cache, tokens);
+    cache.match_prefix(id, None).expect("a match");
+    let missing = tokens.len() - cache.num_reserved(id).expect("open");
+    assert_eq!(cache.grow(id, missing), Ok(true));
+    let batch = cache.take_transfers().batch;
+    batch
+        .map_or(Ok(()), |batch| cache.finish_transfers(batch, true))
+        .expect("a batch");
+    cache.commit(id, tokens.len()).expect("a commit");
+    cache.release(id).expect("open");
+}
+
 #[test]
-fn a_sequence_of_another_configuration_is_refused() {
-    let mut cache = KvCache::new(CacheConfig {
-        block_size: 4,
-        num_blocks: 2,
-        prefix_caching: true,
-    })
-    .expect("small");
-    for other in [
-        CacheConfig {
-            block_size: 2,
-            num_blocks: 2,
-            prefix_caching: true,
-        },
-        CacheConfig {
-            block_size: 4,
-            num_blocks: 2,
-            prefix_caching: false,
-        },
-    ] {
+fn a_sequence_of_another_layout_is_refused() {
+    let mut cache = small(CacheConfig::full(4, 2));
+    let layouts = [
+        Layout::new(vec![GroupSpec::full(2)], true),
+        Layout::new(vec![GroupSpec::full(4)], false),
+    ];
+    for other in layouts {
+        let other = std::sync::Arc::new(other.expect("a layout"));
         let sequence = Sequence::new(&other, vec![1], ChainKeys::default()).expect("a sequence");
+        let refused = cache.open(sequence);
         assert!(matches!(
-            cache.open(sequence),
+            refused,
             Err(CacheError::InvalidArgument {
                 field: "sequence",
                 ..
             })
         ));
     }
-    let none = CacheConfig {
-        block_size: 0,
-        num_blocks: 2,
-        prefix_caching: true,
+}
+
+#[test]
+fn impossible_groups_are_refused() {
+    let window = |n| GroupSpec {
+        block_size: 4,
+        keeps: Keeps::Window(n),
     };
-    assert!(Sequence::new(&none, vec![1], ChainKeys::default()).is_err());
-    assert!(KvCache::new(none).is_err());
+    let encoder = GroupSpec {
+        block_size: 4,
+        keeps: Keeps::Encoder,
+    };
+    for (groups, field) in [
+        (vec![], "groups"),
+        (vec![encoder], "groups"),
+        (vec![GroupSpec::full(4); 256], "groups"),
+        (vec![GroupSpec::full(0)], "block_size"),
+        (vec![window(0)], "window"),
+        (
+            vec![GroupSpec::full(i32::MAX as usize), GroupSpec::full(2)],
+            "groups",
+        ),
+    ] {
+        let refused = Layout::new(groups, true);
+        assert!(matches!(refused, Err(CacheError::InvalidArgument { field: named, .. }) if named == field));
+    }
 }
 
 #[test]
 fn a_block_cannot_be_found_by_contents_that_its_sole_owner_may_overwrite() {
-    let config = CacheConfig {
-        block_size: 4,
-        num_blocks: 4,
-        prefix_caching: true,
-    };
-    let mut cache = KvCache::new(config).expect("a small cache");
-    let open = |cache: &mut KvCache| {
-        let sequence = Sequence::new(&config, vec![1, 2, 3, 4, 5], ChainKeys::default()).expect("a sequence");
-        cache.open(sequence).expect("an id")
-    };
-    let owner = open(&mut cache);
+    let mut cache = small(CacheConfig::full(4, 4));
+    let owner = open(&mut cache, &[1, 2, 3, 4, 5]);
     assert_eq!(cache.grow(owner, 4), Ok(true));
     assert_eq!(cache.commit(owner, 4), Ok(()));
-    assert_eq!(cache.shrink(owner, 2), Ok(()));
-    let reader = open(&mut cache);
+    assert_eq!(cache.shrink(owner, 2), Ok(2));
+    let reader = open(&mut cache, &[1, 2, 3, 4, 5]);
     assert_eq!(cache.match_prefix(reader, None), Ok(4));
     assert_eq!(cache.release(reader), Ok(()));
     assert_eq!(cache.grow(owner, 1), Ok(true));
-    assert_eq!(cache.block_table(owner), Ok([0].as_slice()));
-    let reader = open(&mut cache);
+    assert_eq!(cache.block_table(owner, 0), Ok([0].as_slice()));
+    let reader = open(&mut cache, &[1, 2, 3, 4, 5]);
     assert_eq!(cache.match_prefix(reader, None), Ok(0));
+    assert_eq!(cache.check(), Ok(()));
+}
+
+#[test]
+fn a_hit_is_one_that_every_group_can_go_on_from() {
+    // Full attention in blocks of 2, a state every 4, a window of 3 in blocks of 2: hits are multiples of 4.
+    let groups = vec![
+        GroupSpec::full(2),
+        GroupSpec {
+            block_size: 4,
+            keeps: Keeps::State,
+        },
+        GroupSpec {
+            block_size: 2,
+            keeps: Keeps::Window(3),
+        },
+    ];
+    let mut cache = small(CacheConfig {
+        groups,
+        ..CacheConfig::full(2, 32)
+    });
+    let tokens = (0..11).collect::<Vec<u32>>();
+    remember(&mut cache, &tokens);
+    let id = open(&mut cache, &tokens);
+    assert_eq!(cache.match_prefix(id, None), Ok(8));
+    let held = |cache: &KvCache, group| {
+        let table = cache.block_table(id, group).expect("a table");
+        table
+            .iter()
+            .map(|block| *block != kvcache_sequences::NO_BLOCK)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(held(&cache, 0), [true; 4]);
+    assert_eq!(held(&cache, 1), [false, true]);
+    assert_eq!(held(&cache, 2), [false, false, false, true]);
+    assert_eq!(cache.check(), Ok(()));
+}
+
+#[test]
+fn a_window_gives_back_what_it_has_left() {
+    let window = GroupSpec {
+        block_size: 2,
+        keeps: Keeps::Window(4),
+    };
+    let mut cache = small(CacheConfig {
+        groups: vec![window],
+        ..CacheConfig::full(2, 8)
+    });
+    let id = open(&mut cache, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(cache.grow(id, 8), Ok(true));
+    assert_eq!(cache.stats().used, 4);
+    assert_eq!(cache.commit(id, 8), Ok(()));
+    // Token 8 sees tokens 5 to 8: the blocks of tokens 0 to 3 are not needed.
+    assert_eq!((cache.stats().used, cache.stats().cached), (2, 2));
+    // Going on from token 6 needs tokens 3 to 5, and 3 is gone.
+    assert_eq!(cache.shrink(id, 6), Ok(0));
+    assert_eq!(cache.match_prefix(id, None), Ok(6));
+    assert_eq!(cache.check(), Ok(()));
+}
+
+#[test]
+fn the_first_tokens_of_a_block_are_copied() {
+    let config = CacheConfig {
+        partial_reuse: true,
+        ..CacheConfig::full(4, 8)
+    };
+    let mut cache = small(config);
+    remember(&mut cache, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    for (tokens, hit) in [
+        ([1, 2, 3, 4, 5, 6, 0, 0].as_slice(), 6),
+        (&[1, 2, 3, 4, 5, 6, 7, 8], 7),
+        (&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], 10),
+        (&[1, 2, 0], 2),
+        (&[7, 8, 9], 0),
+    ] {
+        let id = open(&mut cache, tokens);
+        assert_eq!(cache.match_prefix(id, None), Ok(hit), "{tokens:?}");
+        assert_eq!(cache.take_transfers().moves.len(), usize::from(hit % 4 > 0));
+        assert_eq!(cache.check(), Ok(()));
+        assert_eq!(cache.shrink(id, 0), Ok(0));
+        cache.release(id).expect("open");
+    }
+}
+
+#[test]
+fn evicted_blocks_come_back_from_the_host() {
+    let mut cache = small(CacheConfig {
+        host_blocks: 8,
+        ..CacheConfig::full(2, 4)
+    });
+    remember(&mut cache, &[1, 2, 3, 4, 5, 6, 7]);
+    remember(&mut cache, &[9, 9, 9, 9, 9, 9, 9, 9]);
+    assert_eq!(cache.stats().host_used, 3);
+    let id = open(&mut cache, &[1, 2, 3, 4, 5, 6, 7]);
+    // The loads and the stores that make room for them travel in one batch, in order.
+    assert_eq!(cache.match_prefix(id, None), Ok(6));
+    assert_eq!(cache.stats().host_hits, 6);
+    let transfers = cache.take_transfers();
+    let batch = transfers.batch.expect("the host tier is in it");
+    assert_eq!(cache.finish_transfers(batch, true), Ok(()));
+    assert!(cache.finish_transfers(batch, true).is_err(), "a batch ends once");
+    assert_eq!(cache.check(), Ok(()));
+}
+
+#[test]
+fn pins_hold_until_lifted_or_run_out() {
+    let mut cache = small(CacheConfig::full(2, 4));
+    let id = open(&mut cache, &[1, 2, 3, 4, 5]);
+    assert_eq!(cache.grow(id, 5), Ok(true));
+    assert_eq!(cache.commit(id, 5), Ok(()));
+    cache.set_pin_quota(None, Some(3));
+    let (pin, kept) = cache.pin(id, 5, None).expect("a pin");
+    assert_eq!(kept, 4);
+    assert_eq!(
+        cache.pin(id, 5, None),
+        Err(CacheError::PinQuota { wanted: 2, room: 1 })
+    );
+    assert_eq!(cache.pin(id, 3, Some(10.0)).expect("a pin").1, 2);
+    cache.release(id).expect("open");
+    assert_eq!((cache.stats().used, cache.stats().pinned), (2, 3));
+    assert_eq!(cache.set_time(9.0), Ok(0));
+    assert_eq!(cache.set_time(10.0), Ok(1));
+    assert_eq!(cache.stats().pinned, 2);
+    assert_eq!(cache.unpin(pin), Ok(()));
+    assert_eq!(cache.unpin(pin), Err(CacheError::UnknownPin(pin)));
+    assert_eq!((cache.stats().used, cache.stats().cached), (0, 2));
+    assert_eq!(cache.check(), Ok(()));
+}
+
+#[test]
+fn a_tenant_at_its_quota_evicts_its_own() {
+    let mut cache = small(CacheConfig::full(1, 6));
+    cache.set_quota("a", Some(2)).expect("a quota");
+    let account = cache.account("a");
+    let ids = [[1_u32, 2], [3, 4]].map(|tokens| {
+        let id = open(&mut cache, &tokens);
+        cache.set_account(id, account).expect("open");
+        assert_eq!(cache.grow(id, 2), Ok(true));
+        assert_eq!(cache.grow(id, 1), Ok(false), "a third block is above the quota");
+        cache.commit(id, 2).expect("a commit");
+        cache.release(id).expect("open");
+        id
+    });
+    assert_ne!(ids[0], ids[1]);
+    assert_eq!((cache.usage("a"), cache.stats().free), (2, 4));
+    cache.set_quota("a", Some(1)).expect("a quota");
+    assert_eq!((cache.usage("a"), cache.stats().free), (1, 5));
     assert_eq!(cache.check(), Ok(()));
 }

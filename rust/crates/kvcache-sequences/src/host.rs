@@ -1,0 +1,126 @@
+//! Owns the host tier: evicted blocks go there, prefix hits bring them back. Only the index is here; the worker copies.
+
+use kvcache_blocks::BlockId;
+use kvcache_prefix::BlockName;
+use kvcache_tiers::{TierConfig, TierError, TierId, TierIndex};
+
+use crate::transfers::{BatchId, Transfer, Transfers};
+use crate::{CacheError, KvCache};
+
+/// Which blocks the host holds. The index has one tier below the device, whose blocks the pool manages.
+#[derive(Debug)]
+pub(crate) struct HostTier {
+    index: TierIndex,
+    tier: TierId,
+    num_blocks: usize,
+}
+
+impl HostTier {
+    /// Makes an empty tier; none for 0 blocks.
+    pub(crate) fn new(num_blocks: usize) -> Result<Option<Self>, CacheError> {
+        if num_blocks == 0 {
+            return Ok(None);
+        }
+        let config = TierConfig {
+            name: "host".into(),
+            capacity: Some(num_blocks),
+        };
+        let bad = |error: TierError| CacheError::invalid("host_blocks", num_blocks, error.to_string());
+        let index = TierIndex::new([config]).map_err(bad)?;
+        let tier = index.tier("host")?;
+        Ok(Some(Self {
+            index,
+            tier,
+            num_blocks,
+        }))
+    }
+
+    /// Whether the contents are there, not only on their way.
+    pub(crate) fn holds(&self, name: BlockName) -> bool {
+        self.index.lookup(name.to_u128()).is_some()
+    }
+
+    /// Blocks of the tier, and those with contents or awaiting them.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        let used = self
+            .index
+            .stats()
+            .first()
+            .map_or(0, |stats| stats.resident + stats.arriving);
+        (self.num_blocks, used)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.index.clear();
+    }
+
+    pub(crate) fn num_in_flight(&self) -> usize {
+        self.index.num_in_flight()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), CacheError> {
+        Ok(self.index.check()?)
+    }
+}
+
+impl KvCache {
+    /// Sends the contents of an evicted block to the host, unless they are there or it has no room.
+    pub(crate) fn store_evicted(&mut self, name: BlockName, block: BlockId) {
+        let Some(host) = &mut self.host else { return };
+        let key = name.to_u128();
+        if host.index.lookup(key).is_some() {
+            host.index.touch(&[key]);
+        } else if let Ok(begun) = host.index.begin_store(key, host.tier)
+            && let Some(place) = begun.transfer.destination
+        {
+            let destination = place.slot;
+            self.transfers.host(
+                begun.transfer.id,
+                Transfer::Store {
+                    source: block,
+                    destination,
+                },
+            );
+        }
+    }
+
+    /// Orders contents that the host holds into a block of the device.
+    pub(crate) fn load(&mut self, name: BlockName, block: BlockId) -> Result<(), CacheError> {
+        let lost = || CacheError::Invariant("the host tier has no block that it had".into());
+        let host = self.host.as_mut().ok_or_else(lost)?;
+        let transfer = host.index.begin_load(name.to_u128(), Some(host.tier))?;
+        host.index.touch(&[name.to_u128()]);
+        let source = transfer.source.ok_or_else(lost)?.slot;
+        self.transfers.host(
+            transfer.id,
+            Transfer::Load {
+                source,
+                destination: block,
+            },
+        );
+        Ok(())
+    }
+
+    /// Hands over the transfers due before the next step; carry them out one after the other.
+    pub fn take_transfers(&mut self) -> Transfers {
+        self.transfers.take()
+    }
+
+    /// Tells how a batch of transfers ended. What was stored can be found only then.
+    ///
+    /// After a failure the contents on the host are forgotten; sequences that were matched since the batch before
+    /// hold blocks that were not loaded, and must be released or shrunk to nothing without a commit.
+    pub fn finish_transfers(&mut self, batch: BatchId, succeeded: bool) -> Result<(), CacheError> {
+        let unknown = || CacheError::invalid("batch", batch, "no batch of this number is in flight");
+        let ids = self.transfers.end(batch).ok_or_else(unknown)?;
+        let Some(host) = &mut self.host else { return Ok(()) };
+        for id in ids {
+            if succeeded {
+                host.index.complete(id)?;
+            } else {
+                host.index.fail(id)?;
+            }
+        }
+        Ok(())
+    }
+}
