@@ -49,8 +49,8 @@ fn fixed_vectors() {
     assert_eq!(
         plain,
         [
-            "8fbe52446034b8afebd5417f903246f2",
-            "60ac2692dded78459b75ce1e452b09e6"
+            "3d02f0fc5bd60653d9e44ca11379b90b",
+            "b8f4749da70b8e5a7c51dc368c1d95e4"
         ]
     );
     let keys = ChainKeys {
@@ -65,8 +65,8 @@ fn fixed_vectors() {
     assert_eq!(
         keyed,
         [
-            "2615a43dafb89e716853ce16f9588136",
-            "6fbb3103d69b2473cb4b3b9e808703ea"
+            "644fda0a198d2beae74d79fb89e3399d",
+            "099e2b66abb92d0069b86443c32728dc"
         ]
     );
 }

@@ -38,7 +38,7 @@ impl Pins {
 
     /// The blocks of all pins, each as often as it is pinned.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.pins
+        self.held
             .values()
             .flat_map(|pin| pin.blocks.iter().map(|dropped| dropped.block))
     }
