@@ -84,7 +84,7 @@ impl TierIndex {
     /// The keys that the tier does not have. Where there is room for them the others are touched, so that they are the
     /// last to be evicted; else nothing is changed.
     fn make_way(&mut self, keys: &[Key], to: TierId) -> Result<Vec<Key>, TierError> {
-        require_distinct(keys, |key| format!("block {:032x}", key.swap_bytes()))?;
+        require_distinct(keys, block_name)?;
         let tier = self.get_open(to)?;
         let (present, absent) = keys
             .iter()
@@ -134,6 +134,30 @@ impl TierIndex {
         self.end_many(ids, Self::fail)
     }
 
+    /// [`pin`](Self::pin) for many keys, all or none.
+    pub fn pin_many(&mut self, keys: &[Key], tier: TierId) -> Result<(), TierError> {
+        require_distinct(keys, block_name)?;
+        for key in keys {
+            let slot = self.require(*key, tier)?;
+            if self.get(tier)?.cell(slot).pins == u16::MAX {
+                return Err(TierError::TooMany { key: *key, tier });
+            }
+        }
+        keys.iter().try_for_each(|key| self.pin(*key, tier))
+    }
+
+    /// [`unpin`](Self::unpin) for many keys, all or none; the first of a chain is the most recently used.
+    pub fn unpin_many(&mut self, keys: &[Key], tier: TierId) -> Result<(), TierError> {
+        require_distinct(keys, block_name)?;
+        for key in keys {
+            let slot = self.require(*key, tier)?;
+            if self.get(tier)?.cell(slot).pins == 0 {
+                return Err(TierError::NotPinned { key: *key, tier });
+            }
+        }
+        keys.iter().rev().try_for_each(|key| self.unpin(*key, tier))
+    }
+
     fn end_many(
         &mut self,
         ids: &[TransferId],
@@ -151,6 +175,10 @@ impl TierIndex {
         ended.reverse();
         Ok(ended)
     }
+}
+
+fn block_name(key: Key) -> String {
+    format!("block {:032x}", key.swap_bytes())
 }
 
 fn require_distinct<T: Copy + Eq + Hash>(values: &[T], name: impl Fn(T) -> String) -> Result<(), TierError> {

@@ -307,21 +307,14 @@ impl TierIndex {
         Ok(if tier.is_lost { 0 } else { tier.available() })
     }
 
+    /// The counters of a tier.
+    pub fn tier_stats(&self, tier: TierId) -> Result<TierStats, TierError> {
+        self.get(tier).map(Tier::stats)
+    }
+
     /// The counters of each tier.
     pub fn stats(&self) -> Vec<TierStats> {
-        let stats = self.tiers.iter().map(|tier| TierStats {
-            name: tier.name.clone(),
-            capacity: tier.capacity,
-            is_lost: tier.is_lost,
-            resident: tier.by_key.len() - tier.arriving,
-            arriving: tier.arriving,
-            leaving: tier.leaving,
-            free: tier.num_free(),
-            idle: tier.idle.len(),
-            pinned: tier.pinned,
-            evictions: tier.evictions,
-        });
-        stats.collect()
+        self.tiers.iter().map(Tier::stats).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::slots::{Cell, Life, List, NIL, Slots};
-use crate::{Key, Slot};
+use crate::{Key, Slot, TierStats};
 
 /// One tier. Every operation is O(1) amortised but [`forget_all`](Tier::forget_all).
 #[derive(Debug)]
@@ -182,6 +182,21 @@ impl Tier {
                 Life::Leaving => self.slots.cell_mut(slot).life = Life::Lost,
                 Life::Free | Life::Lost => {}
             }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> TierStats {
+        TierStats {
+            name: self.name.clone(),
+            capacity: self.capacity,
+            is_lost: self.is_lost,
+            resident: self.by_key.len() - self.arriving,
+            arriving: self.arriving,
+            leaving: self.leaving,
+            free: self.num_free(),
+            idle: self.idle.len(),
+            pinned: self.pinned,
+            evictions: self.evictions,
         }
     }
 

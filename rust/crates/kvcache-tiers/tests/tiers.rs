@@ -35,6 +35,8 @@ enum Operation {
     Touch(Vec<Key>),
     Pin(Key, TierId),
     Unpin(Key, TierId),
+    PinMany(Vec<Key>, TierId),
+    UnpinMany(Vec<Key>, TierId),
     Remove(Key),
     RemoveFrom(Key, TierId),
     Lose(Key, TierId),
@@ -69,6 +71,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => keys().prop_map(Op::Touch),
         3 => (key(), tier()).prop_map(|(key, tier)| Op::Pin(key, tier)),
         3 => (key(), tier()).prop_map(|(key, tier)| Op::Unpin(key, tier)),
+        1 => (keys(), tier()).prop_map(|(keys, tier)| Op::PinMany(keys, tier)),
+        1 => (keys(), tier()).prop_map(|(keys, tier)| Op::UnpinMany(keys, tier)),
         2 => key().prop_map(Op::Remove),
         2 => (key(), tier()).prop_map(|(key, tier)| Op::RemoveFrom(key, tier)),
         2 => (key(), tier()).prop_map(|(key, tier)| Op::Lose(key, tier)),
@@ -112,6 +116,8 @@ fn apply(index: &mut TierIndex, model: &mut Model, operation: Operation) {
         }
         Op::Pin(key, tier) => model.pin(key, tier, &index.pin(key, tier)),
         Op::Unpin(key, tier) => model.unpin(key, tier, &index.unpin(key, tier)),
+        Op::PinMany(keys, tier) => model.pin_batch(&keys, tier, &index.pin_many(&keys, tier)),
+        Op::UnpinMany(keys, tier) => model.unpin_batch(&keys, tier, &index.unpin_many(&keys, tier)),
         Op::Remove(key) => {
             let dropped = (0..3).filter(|tier| model.drop_key(key, TierId(*tier))).count();
             assert_eq!(index.remove(key), dropped);

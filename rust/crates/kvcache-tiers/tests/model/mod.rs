@@ -99,6 +99,14 @@ impl ModelTier {
     }
 }
 
+fn distinct(keys: &[Key]) -> Result<(), TierError> {
+    let mut seen = BTreeSet::new();
+    match keys.iter().find(|key| !seen.insert(**key)) {
+        Some(twice) => Err(TierError::Twice(format!("block {:032x}", twice.swap_bytes()))),
+        None => Ok(()),
+    }
+}
+
 impl Model {
     pub(crate) fn new(capacities: &[Option<usize>]) -> Self {
         let tiers = capacities.iter().map(|capacity| ModelTier {
@@ -303,10 +311,7 @@ impl Model {
             .iter()
             .partition::<Vec<Key>, _>(|key| tier.entries.contains_key(*key));
         absent.iter().try_for_each(|key| refuse(*key))?;
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = keys.iter().find(|key| !seen.insert(**key)) {
-            return Err(TierError::Twice(format!("block {:032x}", twice.swap_bytes())));
-        }
+        distinct(keys)?;
         if tier.is_lost {
             return Err(TierError::TierLost(to));
         }
@@ -399,13 +404,15 @@ impl Model {
         }
     }
 
+    fn refuse_unpin(&self, key: Key, tier: TierId) -> Result<(), TierError> {
+        self.source(key, Some(tier))?;
+        let is_pinned = self.resident(key, tier).is_some_and(|entry| entry.pins > 0);
+        let refusal = TierError::NotPinned { key, tier };
+        if is_pinned { Ok(()) } else { Err(refusal) }
+    }
+
     pub(crate) fn unpin(&mut self, key: Key, tier: TierId, got: &Result<(), TierError>) {
-        let expected = self.source(key, Some(tier)).and_then(|_| {
-            let is_pinned = self.resident(key, tier).is_some_and(|entry| entry.pins > 0);
-            let refusal = TierError::NotPinned { key, tier };
-            if is_pinned { Ok(()) } else { Err(refusal) }
-        });
-        assert_eq!(*got, expected);
+        assert_eq!(*got, self.refuse_unpin(key, tier));
         if got.is_ok() {
             let at = self.at(tier);
             let entry = at.entries.get_mut(&key).expect("resident");
@@ -413,6 +420,24 @@ impl Model {
             if entry.is_idle() {
                 at.order.push(key);
             }
+        }
+    }
+
+    pub(crate) fn pin_batch(&mut self, keys: &[Key], tier: TierId, got: &Result<(), TierError>) {
+        let refusal = keys
+            .iter()
+            .try_for_each(|key| self.source(*key, Some(tier)).map(drop));
+        assert_eq!(*got, distinct(keys).and(refusal));
+        for key in keys.iter().filter(|_| got.is_ok()) {
+            self.pin(*key, tier, got);
+        }
+    }
+
+    pub(crate) fn unpin_batch(&mut self, keys: &[Key], tier: TierId, got: &Result<(), TierError>) {
+        let refusal = keys.iter().try_for_each(|key| self.refuse_unpin(*key, tier));
+        assert_eq!(*got, distinct(keys).and(refusal));
+        for key in keys.iter().rev().filter(|_| got.is_ok()) {
+            self.unpin(*key, tier, got);
         }
     }
 
