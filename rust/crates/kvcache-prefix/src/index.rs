@@ -22,6 +22,11 @@ impl BlockName {
         Self(hash.to_u128() ^ GROUP_STEP.wrapping_mul(group as u128))
     }
 
+    /// The name of this number.
+    pub const fn from_u128(number: u128) -> Self {
+        Self(number)
+    }
+
     /// The hash, where the group is known.
     pub const fn hash(self, group: usize) -> BlockHash {
         BlockHash::from_bytes((self.0 ^ GROUP_STEP.wrapping_mul(group as u128)).to_le_bytes())

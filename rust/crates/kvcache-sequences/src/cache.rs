@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvcache_blocks::{BlockId, BlockInfo, BlockPool, EvictionPolicy, PoolError, Released};
 use kvcache_prefix::PrefixIndex;
 
+use crate::events::Events;
 use crate::host::HostTier;
 use crate::partial::PartialIndex;
 use crate::pins::Pins;
@@ -92,6 +93,7 @@ pub struct KvCache {
     pub(crate) pins: Pins,
     pub(crate) tenants: Tenants,
     pub(crate) counters: HitCounters,
+    pub(crate) events: Events,
     pub(crate) now_s: f64,
     next_id: i64,
 }
@@ -111,6 +113,7 @@ impl KvCache {
         }
         let bad_size =
             |error: PoolError| CacheError::invalid("num_blocks", config.num_blocks, error.to_string());
+        let num_groups = config.groups.len();
         let layout = Layout::new(config.groups, config.prefix_caching)?;
         Ok(Self {
             pool: BlockPool::new(config.num_blocks, policy).map_err(bad_size)?,
@@ -123,6 +126,7 @@ impl KvCache {
             pins: Pins::default(),
             tenants: Tenants::default(),
             counters: HitCounters::default(),
+            events: Events::new(num_groups, config.num_blocks, config.host_blocks),
             now_s: 0.0,
             next_id: 0,
         })
@@ -271,7 +275,7 @@ impl KvCache {
     /// Takes one reference away and forgets the contents where they are lost by that.
     pub(crate) fn put_back(&mut self, block: BlockId, info: &BlockInfo) -> Result<(), CacheError> {
         if let Released::Dropped(error) = self.pool.release(block, info)? {
-            self.forget_contents(block);
+            self.forget_contents(block)?;
             return error.map_or(Ok(()), |error| Err(error.into()));
         }
         Ok(())
@@ -328,6 +332,7 @@ impl KvCache {
         if let Some(host) = &mut self.host {
             host.clear();
         }
+        self.events.cleared()?;
         Ok(true)
     }
 

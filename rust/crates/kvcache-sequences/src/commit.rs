@@ -57,20 +57,26 @@ impl KvCache {
             .get_mut(&id)
             .ok_or(CacheError::UnknownSequence(id))?;
         let full = full.min(sequence.tokens.len() / size);
-        let table = &sequence.groups[group];
-        for position in table.settled..full {
-            let block = table.blocks[position];
+        let mut new = Run::default();
+        for position in sequence.groups[group].settled..full {
+            let block = sequence.groups[group].blocks[position];
             let Some(name) = self.layout.name(sequence, group, position) else {
                 break;
             };
             // Where the contents are known under another block, that one stays.
             if block != NO_BLOCK && self.index.insert(name, block) {
                 self.pool.publish(block)?;
+                self.events.set_group(block, group);
                 if let Some(partial) = &mut self.partial {
                     partial.add(block, sequence, position * size, size);
                 }
+                new.push(position);
+            } else {
+                self.events.stored(sequence, group, new.first, new.count)?;
+                new = Run::default();
             }
         }
+        self.events.stored(sequence, group, new.first, new.count)?;
         let table = &mut sequence.groups[group];
         table.settled = table.settled.max(full);
         Ok(())
@@ -118,6 +124,22 @@ impl KvCache {
             partial.add(tail.block, sequence, tail.start, tail.len);
         }
         Ok(())
+    }
+}
+
+/// Consecutive blocks that became findable together.
+#[derive(Debug, Default)]
+struct Run {
+    first: usize,
+    count: usize,
+}
+
+impl Run {
+    fn push(&mut self, position: usize) {
+        if self.count == 0 {
+            self.first = position;
+        }
+        self.count += 1;
     }
 }
 

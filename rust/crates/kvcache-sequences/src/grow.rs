@@ -1,6 +1,7 @@
 //! Owns growth: the blocks a row needs, and copy on write where its partial block is not its own.
 
 use kvcache_blocks::{AccountId, BlockId, BlockInfo, BlockState};
+use kvcache_prefix::BlockName;
 
 use crate::{CacheError, KvCache};
 
@@ -163,8 +164,7 @@ impl KvCache {
     /// Takes a block in use out of the index.
     fn withdraw(&mut self, block: BlockId) -> Result<(), CacheError> {
         self.pool.unpublish(block)?;
-        self.forget_contents(block);
-        Ok(())
+        self.forget_contents(block).map(drop)
     }
 
     /// Takes blocks that the caller has seen to be available; all or none.
@@ -186,16 +186,17 @@ impl KvCache {
         let allocation = self.pool.allocate(account)?.ok_or_else(short)?;
         if allocation.evicted {
             let is_partial = self.is_partial(allocation.block);
-            if let Some(name) = self.forget_contents(allocation.block)
+            if let Some(name) = self.forget_contents(allocation.block)?
                 && !is_partial
             {
-                self.store_evicted(name, allocation.block);
+                self.store_evicted(name, allocation.block)?;
             }
         }
         Ok(allocation.block)
     }
 
-    fn is_partial(&self, block: BlockId) -> bool {
+    /// Whether a findable block holds fewer tokens than a block can.
+    pub(crate) fn is_partial(&self, block: BlockId) -> bool {
         let held = self
             .partial
             .as_ref()
@@ -204,11 +205,16 @@ impl KvCache {
     }
 
     /// Makes the contents of a block unfindable, and returns what they were called.
-    pub(crate) fn forget_contents(&mut self, block: BlockId) -> Option<kvcache_prefix::BlockName> {
+    pub(crate) fn forget_contents(&mut self, block: BlockId) -> Result<Option<BlockName>, CacheError> {
+        let is_partial = self.is_partial(block);
         if let Some(partial) = &mut self.partial {
             partial.remove(block);
         }
-        self.index.remove_block(block)
+        let name = self.index.remove_block(block);
+        if let (Some(name), false) = (name, is_partial) {
+            self.events.removed(block, name)?;
+        }
+        Ok(name)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use kvcache_blocks::BlockId;
 use kvcache_prefix::BlockName;
-use kvcache_tiers::{TierConfig, TierError, TierId, TierIndex};
+use kvcache_tiers::{Outcome, Slot, TierConfig, TierError, TierId, TierIndex};
 
 use crate::transfers::{BatchId, Transfer, Transfers};
 use crate::{CacheError, KvCache};
@@ -50,6 +50,16 @@ impl HostTier {
         (self.num_blocks, used)
     }
 
+    /// The slots whose contents are there, and what those are called.
+    pub(crate) fn contents(&self) -> Vec<(Slot, BlockName)> {
+        let mut resident = self.index.contents(self.tier).unwrap_or_default();
+        resident.sort_unstable_by_key(|(_, slot)| *slot);
+        let named = resident
+            .into_iter()
+            .map(|(key, slot)| (slot, BlockName::from_u128(key)));
+        named.collect()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.index.clear();
     }
@@ -65,28 +75,34 @@ impl HostTier {
 
 impl KvCache {
     /// Sends the contents of an evicted block to the host, unless they are there or it has no room.
-    pub(crate) fn store_evicted(&mut self, name: BlockName, block: BlockId) {
-        let Some(host) = &mut self.host else { return };
+    pub(crate) fn store_evicted(&mut self, name: BlockName, block: BlockId) -> Result<(), CacheError> {
+        let Some(host) = &mut self.host else {
+            return Ok(());
+        };
         let key = name.to_u128();
         if host.index.lookup(key).is_some() {
             host.index.touch(&[key]);
-        } else if let Ok(begun) = host.index.begin_store(key, host.tier)
-            && let Some(place) = begun.transfer.destination
-        {
-            let destination = place.slot;
-            self.transfers.host(
-                begun.transfer.id,
-                Transfer::Store {
-                    source: block,
-                    destination,
-                },
-            );
+            return Ok(());
         }
+        let begun = match host.index.begin_store(key, host.tier) {
+            Ok(begun) => begun,
+            // On its way already, or every slot is read or written.
+            Err(TierError::Present { .. } | TierError::NoRoom { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let place = begun.transfer.destination.ok_or_else(lost)?;
+        self.events
+            .host_claimed(place.slot, block, begun.evicted.map(BlockName::from_u128))?;
+        let transfer = Transfer::Store {
+            source: block,
+            destination: place.slot,
+        };
+        self.transfers.host(begun.transfer.id, transfer);
+        Ok(())
     }
 
     /// Orders contents that the host holds into a block of the device.
     pub(crate) fn load(&mut self, name: BlockName, block: BlockId) -> Result<(), CacheError> {
-        let lost = || CacheError::Invariant("the host tier has no block that it had".into());
         let host = self.host.as_mut().ok_or_else(lost)?;
         let transfer = host.index.begin_load(name.to_u128(), Some(host.tier))?;
         host.index.touch(&[name.to_u128()]);
@@ -115,12 +131,20 @@ impl KvCache {
         let ids = self.transfers.end(batch).ok_or_else(unknown)?;
         let Some(host) = &mut self.host else { return Ok(()) };
         for id in ids {
-            if succeeded {
-                host.index.complete(id)?;
+            let ended = if succeeded {
+                host.index.complete(id)?
             } else {
-                host.index.fail(id)?;
+                host.index.fail(id)?
+            };
+            if let (Outcome::Stored, Some(place)) = (ended.outcome, ended.transfer.destination) {
+                let name = BlockName::from_u128(ended.transfer.key);
+                self.events.host_stored(place.slot, name)?;
             }
         }
         Ok(())
     }
+}
+
+fn lost() -> CacheError {
+    CacheError::Invariant("the host tier has no block that it had".into())
 }

@@ -100,6 +100,7 @@ pub struct Sequence {
     pub(crate) encoder_tokens: usize,
     pub(crate) media: Vec<Media>,
     pub(crate) lora: Option<String>,
+    is_salted: bool,
     pub(crate) account: u32,
     pub(crate) retention: Retention,
     root: Option<BlockHash>,
@@ -125,6 +126,7 @@ impl Sequence {
             encoder_tokens: 0,
             media: keys.media,
             lora: keys.lora,
+            is_salted: keys.salt.is_some(),
             account: 0,
             retention: Retention::default(),
             root,
@@ -144,6 +146,11 @@ impl Sequence {
     /// The hashes after each hash unit of known tokens, in order; empty without prefix caching.
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
+    }
+
+    /// Whether more than tokens and adapter decides the contents of the first `num_tokens` tokens.
+    pub(crate) fn has_extra_keys(&self, num_tokens: usize) -> bool {
+        self.is_salted || self.media.first().is_some_and(|item| item.offset < num_tokens)
     }
 
     pub(crate) fn layout(&self) -> &Arc<Layout> {

@@ -40,7 +40,7 @@ impl KvCache {
     pub fn set_quota(&mut self, tenant: &str, blocks: Option<usize>) -> Result<(), CacheError> {
         let account = self.account(tenant);
         for block in self.pool.set_quota(account, blocks)? {
-            self.forget_contents(block);
+            self.forget_contents(block)?;
         }
         Ok(())
     }

@@ -207,6 +207,13 @@ impl TierIndex {
         keys.iter().map_while(|key| self.lookup(*key)).collect()
     }
 
+    /// Everything that is resident in a tier, in no order; linear in its entries.
+    pub fn contents(&self, tier: TierId) -> Result<Vec<(Key, Slot)>, TierError> {
+        let tier = self.get(tier)?;
+        let all = tier.by_key.keys();
+        Ok(all.filter_map(|key| Some((*key, tier.resident(*key)?))).collect())
+    }
+
     /// The entry of a key in a tier, if it is there or on its way.
     pub fn entry(&self, key: Key, tier: TierId) -> Result<Option<Entry>, TierError> {
         let found = self.get(tier)?;

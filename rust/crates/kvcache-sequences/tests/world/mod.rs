@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvcache_sequences::{
-    CacheConfig, CacheError, ChainKeys, GroupSpec, Keeps, KvCache, Media, NO_BLOCK, Retention, Sequence,
-    Transfer, policy_by_name,
+    CacheConfig, CacheError, ChainKeys, Event, GroupSpec, Keeps, KvCache, Media, NO_BLOCK, Retention,
+    Sequence, Transfer, policy_by_name,
 };
 use proptest::prelude::*;
 
@@ -133,11 +133,48 @@ pub(crate) struct World {
     changed: BTreeSet<i64>,
     pins: Vec<i64>,
     now_s: f64,
+    follower: Follower,
+}
+
+/// What a router knows from the events alone: group, key and tier of what can be found.
+#[derive(Default)]
+struct Follower {
+    next_seq: u64,
+    found: BTreeSet<(u32, [u8; 16], String)>,
+}
+
+impl Follower {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Stored(stored) => {
+                let named = stored
+                    .keys
+                    .iter()
+                    .map(|key| (stored.group, *key, stored.tier.to_string()));
+                self.found.extend(named);
+            }
+            Event::Removed { keys, group, tier } => {
+                for key in keys {
+                    assert!(
+                        self.found.remove(&(*group, *key, tier.to_string())),
+                        "removed, but not stored"
+                    );
+                }
+            }
+            Event::Moved { keys, group, to, .. } => {
+                self.found
+                    .extend(keys.iter().map(|key| (*group, *key, to.to_string())));
+            }
+            Event::Cleared { .. } => self.found.clear(),
+        }
+    }
 }
 
 impl World {
     pub(crate) fn new(config: CacheConfig, policy: &str) -> Self {
         let policy = policy_by_name(policy, config.num_blocks).expect("a policy");
+        let mut cache = KvCache::new(config.clone(), policy).expect("a small cache");
+        cache.keep_events(1000, 7);
         Self {
             known: BTreeMap::new(),
             groups: config.groups.clone(),
@@ -147,7 +184,8 @@ impl World {
             changed: BTreeSet::new(),
             pins: vec![],
             now_s: 0.0,
-            cache: KvCache::new(config, policy).expect("a small cache"),
+            follower: Follower::default(),
+            cache,
         }
     }
 
@@ -431,11 +469,29 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&mut self) {
+        self.follow();
         assert_eq!(self.cache.check(), Ok(()));
         assert_eq!(self.check_memory(), Ok(()));
         let stats = self.cache.stats();
         assert_eq!(stats.free + stats.cached + stats.used, self.num_blocks);
+    }
+
+    /// A follower that saw all events knows what a snapshot tells.
+    fn follow(&mut self) {
+        let batch = self
+            .cache
+            .events_since(self.follower.next_seq, 1000)
+            .expect("the log is long");
+        for event in &batch.events {
+            self.follower.apply(event);
+        }
+        self.follower.next_seq = batch.next_seq();
+        let snapshot = self.cache.events_snapshot().expect("the log is kept");
+        assert_eq!(snapshot.seq, self.follower.next_seq);
+        let mut fresh = Follower::default();
+        snapshot.events.iter().for_each(|event| fresh.apply(event));
+        assert_eq!(fresh.found, self.follower.found);
     }
 
     /// Ends everything: nothing is held any more.
