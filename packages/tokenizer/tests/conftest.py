@@ -50,3 +50,13 @@ def sequences():
     """How many random sequences to run: few, or many where TOKENIZER_LONG_TESTS is set."""
     long_run = bool(os.environ.get("TOKENIZER_LONG_TESTS"))
     return lambda few, many: many if long_run else few
+
+
+@pytest.fixture(scope="session")
+def assets():
+    """The folder that scripts/fetch_test_assets.py fills; tests that need it are skipped without it."""
+    named = os.environ.get("LLM_STACK_TEST_ASSETS")
+    folder = Path(named) if named else Path.home() / ".cache" / "llm-stack" / "test-assets"
+    if not folder.is_dir():
+        pytest.skip("needs the files of scripts/fetch_test_assets.py")
+    return folder

@@ -2,8 +2,11 @@
 
 import resource
 import time
+from dataclasses import dataclass
+from datetime import datetime
 
 import jinja2
+import numpy as np
 import pytest
 from llm_tokenizer import InvalidArgument, TemplateError, Tokenizer
 from llm_tokenizer.chat_template import ChatTemplates
@@ -193,6 +196,49 @@ def test_a_hostile_template_ends_soon_and_small(template):
         )
     assert time.monotonic() - start < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100 * 1024
+
+
+def test_the_clock_of_a_template_can_be_set(smollm2):
+    template = "{{ strftime_now('%d %b %Y %H:%M') }}"
+    messages, when = [{"role": "user", "content": "Hi"}], datetime(2026, 1, 2, 3, 4)  # noqa: DTZ001  # local
+    assert smollm2.render_chat(messages, template=template, now=when) == "02 Jan 2026 03:04"
+    with pytest.raises(InvalidArgument) as caught:
+        smollm2.render_chat(messages, template=template, now="today")
+    assert caught.value.field == "now"
+
+
+@dataclass
+class Chat:
+    role: str
+    content: object
+    tool_calls: object = None
+
+
+def test_messages_may_be_objects_and_hold_anything(smollm2, peer):
+    chat = [
+        Chat("user", ({"type": "image", "image": object()}, {"type": "text", "text": "Hi"})),
+        Chat("tool", 25),
+    ]
+    options = {"add_generation_prompt": False, "extra": (1, np.float32(1.5), b"x")}
+    for messages in (chat, [*chat, {"role": "tool", "content": {"a": np.bool_(False)}}]):
+        text = compare(
+            smollm2, peer, messages, "{{ messages }} {{ extra }} {{ messages | tojson }}", **options
+        )
+        assert "<object>" in text
+        assert "tool_calls" not in text
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking", "content", "note"])
+@pytest.mark.parametrize(
+    "template", ["{{ messages[-1].reasoning_content }}|{{ messages[-1].content }}", "{{ messages }}"]
+)
+def test_another_text_of_the_last_message_can_be_continued(smollm2, peer, template, key):
+    for last in ({"reasoning": "Let me"}, {"reasoning_content": "Let me ", "content": "So"}, {"note": "n"}):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", **last}]
+        options = {"add_generation_prompt": False, "continue_final_message": key}
+        text = compare(smollm2, peer, messages, template, **options)
+        if key == "reasoning_content" and "content" in template and "reasoning" in last:
+            assert text == "Let me"
 
 
 def test_a_long_conversation_is_within_the_limits(smollm2, peer):

@@ -1,22 +1,25 @@
-"""Owns the chat templates of a tokenizer: choice, checks, rendering. Knows nothing of token ids."""
+"""Owns the chat templates of a tokenizer: choice, compiling, rendering. Knows nothing of token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import jinja2
-import numpy as np
 
+from llm_tokenizer.chat_messages import (
+    CONTINUE_MARK,
+    checked_messages,
+    checked_objects,
+    mark_final_text,
+    plain_value,
+)
 from llm_tokenizer.errors import InvalidArgument, TemplateError
 from llm_tokenizer.template_sandbox import Limits, Refused, TemplateSandbox
 
 _MAX_COMPILED = 64
-_CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-# Names under which a message's reasoning is passed; the first is the one that templates read most.
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-
-Message = dict[str, Any]
+_MAX_SOURCE_CHARS = 2**20
 
 
 class ChatTemplates:
@@ -35,36 +38,45 @@ class ChatTemplates:
         """The source that is used unless another is asked for."""
         return self._sources.get("default")
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Sources by name."""
+        return dict(self._sources)
+
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Any],
         *,
-        tools: Sequence[Mapping[str, Any]] | None,
-        documents: Sequence[Mapping[str, Any]] | None,
+        tools: Sequence[Any] | None,
+        documents: Sequence[Any] | None,
         add_generation_prompt: bool,
-        continue_final_message: bool,
+        continue_final_message: bool | str,
         template: str | None,
         variables: Mapping[str, Any],
+        now: datetime | None = None,
     ) -> str:
         """See `Tokenizer.render_chat`."""
         if continue_final_message and add_generation_prompt:
             raise InvalidArgument(
                 "continue_final_message", "excludes add_generation_prompt; set that one to False"
             )
-        chat = _checked_messages(messages)
+        if not (now is None or isinstance(now, datetime)):
+            raise InvalidArgument("now", f"must be a datetime, is {type(now).__name__}")
+        chat = checked_messages(messages)
         source = self._choose(template, with_tools=tools is not None)
         context = {
             **self._special_tokens,
-            **_plain_mapping(variables),
+            **plain_value(variables),
             "messages": chat,
-            "tools": _checked_objects("tools", tools),
-            "documents": _checked_objects("documents", documents),
+            "tools": checked_objects("tools", tools),
+            "documents": checked_objects("documents", documents),
             "add_generation_prompt": add_generation_prompt,
         }
         if not continue_final_message:
-            return self._run(source, context)
-        final_text = _mark_final_text(chat)
-        return _cut_at_mark(self._run(source, context), final_text)
+            return self._run(source, context, now)
+        key = continue_final_message if isinstance(continue_final_message, str) else "content"
+        final_text = mark_final_text(chat, key, source)
+        return _cut_at_mark(self._run(source, context, now), final_text)
 
     def _choose(self, template: str | None, *, with_tools: bool) -> str:
         if template is not None:
@@ -78,10 +90,10 @@ class ChatTemplates:
             raise TemplateError(f"the model has several chat templates and no default; name one of: {names}")
         raise TemplateError("the model has no chat template; pass one as `template`")
 
-    def _run(self, source: str, context: Mapping[str, Any]) -> str:
+    def _run(self, source: str, context: Mapping[str, Any], now: datetime | None) -> str:
         template = self._compile(source)
         try:
-            return self._sandbox.run(template, context)
+            return self._sandbox.run(template, context, now)
         except Refused as error:
             raise TemplateError(str(error)) from error
         except jinja2.TemplateError as error:
@@ -93,6 +105,8 @@ class ChatTemplates:
         compiled = self._compiled.get(source)
         if compiled is not None:
             return compiled
+        if len(source) > _MAX_SOURCE_CHARS:
+            raise TemplateError(f"the chat template is longer than {_MAX_SOURCE_CHARS} characters")
         try:
             compiled = self._sandbox.from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -107,84 +121,11 @@ class ChatTemplates:
         return compiled
 
 
-def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """A copy of the messages in plain JSON types, without the keys whose value is `None`."""
-    if not isinstance(messages, list | tuple):
-        raise InvalidArgument("messages", f"must be a list of objects, is {type(messages).__name__}")
-    if not messages:
-        raise InvalidArgument("messages", "must not be empty")
-    return [_checked_message(index, message) for index, message in enumerate(messages)]
-
-
-def _checked_message(index: int, message: object) -> Message:
-    name = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        raise InvalidArgument(name, f"must be an object, is {type(message).__name__}")
-    if not isinstance(message.get("role"), str):
-        raise InvalidArgument(f"{name}.role", "must be a string")
-    content = message.get("content")
-    if content is not None and not isinstance(content, str | list | tuple):
-        raise InvalidArgument(
-            f"{name}.content", f"must be a string or a list of parts, is {type(content).__name__}"
-        )
-    plain = {key: value for key, value in _plain_mapping(message).items() if value is not None}
-    reasoning = next((plain[key] for key in _REASONING_KEYS if key in plain), None)
-    if reasoning is None:
-        return plain
-    return {"thinking": reasoning, **plain, "reasoning_content": reasoning}
-
-
-def _checked_objects(field: str, values: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
-    if values is None:
-        return None
-    if not isinstance(values, list | tuple) or not all(isinstance(value, Mapping) for value in values):
-        raise InvalidArgument(field, "must be a list of objects")
-    return [_plain(value) for value in values]
-
-
-def _plain_mapping(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): _plain(item) for key, item in value.items()}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401  # any value goes in, any JSON value comes out
-    """`value` in exact JSON types: templates must not reach the methods of richer objects."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return f"<{type(value).__name__}>"
-
-
-def _mark_final_text(chat: list[Message]) -> str:
-    """Put the mark behind the last message's text, in place; returns that text as it was."""
-    field = f"messages[{len(chat) - 1}].content"
-    content = chat[-1].get("content")
-    if isinstance(content, str):
-        chat[-1]["content"] = content + _CONTINUE_MARK
-        return content
-    for part in reversed(content or []):
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            text: str = part["text"]
-            part["text"] = text + _CONTINUE_MARK
-            return text
-    raise InvalidArgument(field, "has no text that could be continued")
-
-
 def _cut_at_mark(rendered: str, final_text: str) -> str:
-    at = rendered.rfind(_CONTINUE_MARK.strip())
+    at = rendered.rfind(CONTINUE_MARK.strip())
     if at < 0 or final_text.strip() not in rendered:
         raise TemplateError("the chat template leaves out the final message, so it cannot be continued")
-    if rendered.startswith(_CONTINUE_MARK, at):
+    if rendered.startswith(CONTINUE_MARK, at):
         return rendered[:at]
     # The template trims messages: what it would have taken off the end of this one is taken off here.
     return rendered[:at].rstrip()

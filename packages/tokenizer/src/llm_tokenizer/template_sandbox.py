@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from types import GeneratorType
 from typing import Any
@@ -59,9 +59,12 @@ class LimitExceeded(jinja2.TemplateError):
 
 
 @dataclass(slots=True)
-class _Budget:
+class _Run:
+    """What one rendering has left, and its clock."""
+
     turns_left: int
-    deadline: float = field(default=0.0)
+    deadline: float
+    now: datetime | None
 
 
 class _Guard(NodeTransformer):
@@ -141,24 +144,31 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def __init__(self, limits: Limits) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
         self._limits = limits
-        self._budget: ContextVar[_Budget | None] = ContextVar("chat_template_budget", default=None)
+        self._current: ContextVar[_Run | None] = ContextVar("chat_template_run", default=None)
         self.filters["tojson"] = _to_json
         for name in ("center", "indent", "format", "replace", "join", "wordwrap"):
             self.filters[name] = _Guarded(self.filters[name], self, name)
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = self._strftime_now
         self.globals["dict"] = _DictMaker()
         self.globals["namespace"] = _SafeNamespace
 
-    def run(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    def run(
+        self, template: jinja2.Template, variables: Mapping[str, Any], now: datetime | None = None
+    ) -> str:
         """The text of a template compiled here.
+
+        Args:
+            template: From `from_string`.
+            variables: What the template sees.
+            now: What `strftime_now` shows; `None` is the local time.
 
         Raises:
             jinja2.TemplateError: `LimitExceeded`, `Refused`, or another of jinja2's own.
         """
         parts: list[str] = []
         length = 0
-        with self._counting():
+        with self._running(now):
             for part in template.generate(variables):
                 length += len(part)
                 if length > self._limits.text_chars:
@@ -169,13 +179,18 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     @contextmanager
-    def _counting(self) -> Iterator[None]:
-        budget = _Budget(self._limits.loop_turns, time.monotonic() + self._limits.time_s)
-        token = self._budget.set(budget)
+    def _running(self, now: datetime | None) -> Iterator[None]:
+        run = _Run(self._limits.loop_turns, time.monotonic() + self._limits.time_s, now)
+        token = self._current.set(run)
         try:
             yield
         finally:
-            self._budget.reset(token)
+            self._current.reset(token)
+
+    def _strftime_now(self, pattern: str) -> str:
+        run = self._current.get()
+        now = run.now if run is not None and run.now is not None else datetime.now()  # noqa: DTZ005  # local date
+        return now.strftime(pattern)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
@@ -185,13 +200,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def count_turn(self) -> None:
         """One turn of a loop, or one call."""
-        budget = self._budget.get()
-        if budget is None:
+        run = self._current.get()
+        if run is None:
             return
-        budget.turns_left -= 1
-        if budget.turns_left < 0:
+        run.turns_left -= 1
+        if run.turns_left < 0:
             raise LimitExceeded(f"the chat template takes more than {self._limits.loop_turns} loop turns")
-        if time.monotonic() > budget.deadline:
+        if time.monotonic() > run.deadline:
             raise LimitExceeded(f"the chat template takes longer than {self._limits.time_s} s")
 
     def checked_text(self, value: object) -> object:
@@ -300,10 +315,6 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)  # noqa: DTZ005  # templates ask for the local date
 
 
 def _raise_exception(message: object) -> None:

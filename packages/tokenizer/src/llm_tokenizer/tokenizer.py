@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -147,13 +148,14 @@ class Tokenizer:
 
     def render_chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Any],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Any] | None = None,
+        documents: Sequence[Any] | None = None,
         add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
+        continue_final_message: bool | str = False,
         template: str | None = None,
+        now: datetime | None = None,
         **variables: Any,  # noqa: ANN401  # template variables are any JSON value
     ) -> str:
         """The prompt text of a conversation, as transformers' `apply_chat_template(tokenize=False)` gives it.
@@ -161,14 +163,18 @@ class Tokenizer:
         The text holds the template's own first token, so encode it with `add_special_tokens=False`.
 
         Args:
-            messages: Objects with a `role`; `content` is a string, `None`, or a list of parts, which the
-                template gets as they are. Keys whose value is `None` are left out.
-            tools: Tool descriptions (JSON schemas), handed to the template.
+            messages: Mappings, dataclasses or pydantic objects with a `role`; `content` is a string, `None`,
+                or a list of parts, which the template gets as they are; what a tool says may be any JSON
+                value. Keys whose value is `None` are left out.
+            tools: Tool descriptions (JSON schemas), handed to the template. Python functions are not turned
+                into schemas.
             documents: Documents, handed to the template.
             add_generation_prompt: End with the start of an assistant message.
-            continue_final_message: End inside the last message, so that the model goes on with it. Excludes
+            continue_final_message: End inside the last message, so that the model goes on with it; inside
+                its `content`, or the text that is named, as `"reasoning_content"`. Excludes
                 `add_generation_prompt`.
             template: A template's source, or the name of one of the model's templates.
+            now: The time that a template's `strftime_now` shows; the local time without it.
             variables: Further variables of the template.
 
         Raises:
@@ -183,6 +189,7 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             template=template,
             variables=variables,
+            now=now,
         )
 
     def detokenizer(self) -> Detokenizer:
