@@ -1,5 +1,6 @@
 """Step planning for continuously batched LLM inference, without torch."""
 
+from llm_scheduler.caps import Cap
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import (
     Busy,
@@ -22,17 +23,23 @@ from llm_scheduler.policy import Policy, SchedulerView
 from llm_scheduler.policy_loading import installed_policies
 from llm_scheduler.prefix import LongestPrefixFirst
 from llm_scheduler.protocol import API_VERSION, Scheduler
+from llm_scheduler.remote_kv import RemoteKV
 from llm_scheduler.request import EncoderItem, Request
+from llm_scheduler.running_caps import LoraSlots, SeqsPerTenant
 from llm_scheduler.scheduler import TokenBudgetScheduler
 from llm_scheduler.service_time import FixedServiceTime, MeasuredServiceTime, ServiceTime
 from llm_scheduler.stats import SchedulerStats
+from llm_scheduler.step_caps import DraftLengths, EncoderBudget, LongPrefillShare
 
 __all__ = [
     "API_VERSION",
     "Busy",
+    "Cap",
     "DeadlineUnmet",
+    "DraftLengths",
     "DuplicateRequest",
     "EarliestDeadlineFirst",
+    "EncoderBudget",
     "EncoderItem",
     "FairShare",
     "FirstComeFirstServed",
@@ -41,7 +48,9 @@ __all__ = [
     "InvalidConfig",
     "InvalidRequest",
     "InvalidResult",
+    "LongPrefillShare",
     "LongestPrefixFirst",
+    "LoraSlots",
     "MeasuredServiceTime",
     "NeverFits",
     "NewRow",
@@ -49,6 +58,7 @@ __all__ = [
     "Policy",
     "PriorityThenArrival",
     "Ragged",
+    "RemoteKV",
     "Request",
     "RowOutput",
     "Scheduler",
@@ -57,6 +67,7 @@ __all__ = [
     "SchedulerNotFound",
     "SchedulerStats",
     "SchedulerView",
+    "SeqsPerTenant",
     "ServiceTime",
     "StepPlan",
     "StepResult",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from llm_scheduler.caps import Caps
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.metering import Meter
 from llm_scheduler.plan import Int64
@@ -22,6 +23,7 @@ class Admitter:
         waiting: The queue to take from.
         residency: Gives slots and blocks.
         meter: Settled before the order is asked for, since the order may depend on it.
+        caps: Asked who may move in and how far a prompt may go.
     """
 
     def __init__(
@@ -31,12 +33,15 @@ class Admitter:
         waiting: WaitingQueue,
         residency: Residency,
         meter: Meter,
+        caps: Caps,
     ) -> None:
-        self._config = config
+        self._most_tokens_per_row = config.long_prefill_tokens or config.max_num_batched_tokens
         self._table = table
         self._waiting = waiting
         self._residency = residency
         self._meter = meter
+        self._caps = caps
+        self._admits = caps.admits if caps.limits_admission else None
 
     def admit_urgent(self) -> None:
         """Move in requests that are more urgent than a running one, which loses its place where it is short.
@@ -48,11 +53,11 @@ class Admitter:
         running = self._residency.running
         if not len(running) or not self._waiting.is_more_urgent_than(running.last()):
             return
-        self._meter.settle()
-        self._waiting.begin_round()
+        if not self._begin_round():
+            return
         while len(running) and self._waiting.is_more_urgent_than(running.last()):
             victim = running.last()
-            state = self._waiting.pick_more_urgent(victim.urgency)
+            state = self._waiting.pick_more_urgent(victim.urgency, self._admits)
             if state is None or state.tokens_in_flight:
                 return
             if not self._waiting.num_aged and self._has_moved_in(state):
@@ -74,15 +79,15 @@ class Admitter:
         """
         slots: list[int] = []
         num_tokens: list[int] = []
-        if budget > 0 and self._table.num_free and self._waiting.num_ready:
-            self._meter.settle()
-            self._waiting.begin_round()
-        while budget > 0 and self._table.num_free and self._waiting.num_ready:
-            state = self._waiting.pick()
+        if budget <= 0 or not self._table.num_free or not self._begin_round():
+            return np.array([], np.int64), np.array([], np.int64)
+        while budget > 0 and self._table.num_free:
+            state = self._waiting.pick(self._admits, self._caps.version)
             if state is None or state.tokens_in_flight or not self._residency.move_in(state):
                 break
-            wanted = state.num_known_tokens - int(self._table.computed[state.slot])
-            granted = min(wanted, budget, self._most_tokens_per_row)
+            granted = 0 if state.is_loading else self._granted(state, budget)
+            if not granted:
+                continue  # It holds its slot, and a later plan names it as admitted.
             self._meter.charge_ahead(state, granted)
             slots.append(state.slot)
             num_tokens.append(granted)
@@ -92,6 +97,16 @@ class Admitter:
     def _has_moved_in(self, state: RequestState) -> bool:
         return bool(self._table.num_free) and self._residency.move_in(state)
 
-    @property
-    def _most_tokens_per_row(self) -> int:
-        return self._config.long_prefill_tokens or self._config.max_num_batched_tokens
+    def _begin_round(self) -> bool:
+        if not self._waiting.begin_round(self._caps.version):
+            return False
+        self._meter.settle()
+        return True
+
+    def _granted(self, state: RequestState, budget: int) -> int:
+        """Return the tokens that a request which just moved in gets in this step."""
+        start = int(self._table.computed[state.slot])
+        granted = min(state.num_known_tokens - start, budget, self._most_tokens_per_row)
+        if self._caps.limits_prompts and start < state.num_prompt_tokens:
+            return self._caps.limit(state.request, start, granted)
+        return granted

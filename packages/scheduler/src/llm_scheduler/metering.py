@@ -44,6 +44,11 @@ class Meter:
         self._index[state.slot] = index
         self._settled[state.slot] = self._table.computed[state.slot]
 
+    def enter_at(self, state: RequestState) -> None:
+        """Start to count from where a request stands now: what was brought from elsewhere is free."""
+        if self._is_on:
+            self._settled[state.slot] = self._table.computed[state.slot]
+
     def leave(self, state: RequestState) -> None:
         """Settle a request that is about to lose its slot."""
         if not self._is_on:

@@ -91,6 +91,8 @@ class RequestState:
         tokens_in_flight: While it waits after a preemption: sampled tokens not yet known.
         num_cached_tokens: Prefix hit at the first admission, or -1 before it.
         was_preempted: It lost its blocks before.
+        asked_remote: Its KV was sought elsewhere once; it is not again.
+        is_loading: It holds slot and blocks while its KV is brought, and does not run.
         finished: It ended; whatever is still in flight for it is dropped.
     """
 
@@ -111,6 +113,8 @@ class RequestState:
     tokens_in_flight: int = 0
     num_cached_tokens: int = -1
     was_preempted: bool = False
+    asked_remote: bool = False
+    is_loading: bool = False
     finished: bool = False
 
     @property

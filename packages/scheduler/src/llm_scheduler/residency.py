@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from llm_kvcache import Growth, KVCache
 
+from llm_scheduler.caps import Caps
 from llm_scheduler.deadlines import Deadlines
 from llm_scheduler.metering import Meter
 from llm_scheduler.ordering import OrderedRequests
 from llm_scheduler.plan import Int32, Int64, Ragged
+from llm_scheduler.remote_kv import Transfers
 from llm_scheduler.request import RequestState
 from llm_scheduler.rows import PlannedRows
 from llm_scheduler.slots import FAILED, SlotTable
@@ -27,16 +29,27 @@ class Residency:
         table: The slots; this object decides who takes and leaves them.
         waiting: The queue that preempted requests go back to.
         meter: Told who takes and leaves a slot.
+        caps: Told who takes and leaves a slot.
         deadlines: Told who waits again.
+        transfers: Asked for KV that may be brought from elsewhere.
     """
 
     def __init__(
-        self, cache: KVCache, table: SlotTable, waiting: WaitingQueue, meter: Meter, deadlines: Deadlines
+        self,
+        cache: KVCache,
+        table: SlotTable,
+        waiting: WaitingQueue,
+        meter: Meter,
+        caps: Caps,
+        deadlines: Deadlines,
+        transfers: Transfers,
     ) -> None:
         self._cache = cache
         self._table = table
         self._waiting = waiting
         self._meter = meter
+        self._caps = caps
+        self._transfers = transfers
         self._deadlines = deadlines
         self._running_slots: Int64 | None = None
         self._refused: RequestState | None = None
@@ -61,12 +74,11 @@ class Residency:
         The caller has seen that a slot is free.
 
         Returns:
-            Whether it is running now.
+            Whether it moved in. It runs now, or ``state.is_loading``: KV is brought from elsewhere first.
         """
+        # Looking up a long prompt in every step until a block comes back would cost too much.
         if state is self._refused and self._num_available_blocks() <= self._refused_at_blocks:
-            return (
-                False  # looking up a long prompt in every step until a block comes back would cost too much
-            )
+            return False
         num_cached = self._match(state)
         if not self._cache.grow(state.seq, state.num_known_tokens - num_cached) or self._would_thrash(state):
             self._cache.shrink(state.seq, 0)
@@ -76,10 +88,66 @@ class Residency:
         self._waiting.remove(state)
         self._table.take(state, num_cached)
         self._meter.enter(state)
-        self.newcomers[state.slot] = state
-        self._set_running(state)
+        self._caps.entered(state.request)
+        num_remote = self._transfers.num_offered(state, num_cached)
+        if num_remote:
+            groups = range(len(self._cache.groups))
+            tables = tuple(self._cache.block_table(state.seq, group) for group in groups)
+            self._transfers.start(state, tables, num_cached, num_remote)
+        else:
+            self._set_running(state)
         self._count_hit(state, num_cached)
         return True
+
+    # KV from elsewhere
+
+    def finish_loading(self, request_id: str, num_tokens: int) -> bool:
+        """Let a request run whose KV arrived, or give back what an abandoned transfer has held.
+
+        Returns:
+            Whether a request was waiting for it.
+
+        Raises:
+            InvalidResult: The transfer did not bring that many tokens.
+        """
+        transfer = self._transfers.take(request_id, num_tokens)
+        if transfer is None:
+            return False
+        state = transfer.state
+        if state is None:
+            self._cache.release(transfer.seq)
+            return False
+        if num_tokens:
+            num_computed = transfer.num_local_tokens + num_tokens
+            self._cache.commit(state.seq, num_computed)
+            self._table.computed[state.slot] = num_computed
+            self._meter.enter_at(state)
+            state.num_cached_tokens += num_tokens
+        self._run_loaded(state)
+        return True
+
+    def give_up_loading(self) -> None:
+        """Let requests that waited too long for their KV compute it."""
+        for state in self._transfers.timed_out():
+            if self._transfers.is_cancelled(state.request.request_id):
+                self._run_loaded(state)
+            else:
+                # The transfer may still write into these blocks: the request starts anew with others.
+                state.seq = -1
+                self._leave_loading(state)
+                self._waiting.add(state)
+                self._deadlines.watch(state)
+
+    def _run_loaded(self, state: RequestState) -> None:
+        state.is_loading = False
+        self._set_running(state)
+
+    def _leave_loading(self, state: RequestState) -> None:
+        """Give back the slot, which no plan has named; the blocks are another matter."""
+        state.is_loading = False
+        self._meter.leave(state)
+        self._caps.left(state.request)
+        self._table.give_back([state.slot])
 
     def cached_tokens(self, state: RequestState) -> int:
         """Return how many tokens of a waiting request the prefix cache holds now."""
@@ -148,33 +216,36 @@ class Residency:
         needs = np.maximum(table.computed[slots] + num_tokens - table.reserved[slots], 0).astype(np.int32)
         growth = self._cache.grow_many(table.seq[slots], needs)
         table.reserved[slots] += np.where(growth.ok, needs, 0)
-        rows = PlannedRows(slots, num_tokens, (Ragged(growth.new_blocks, growth.offsets),))
+        groups = range(len(self._cache.groups))
+        rows = PlannedRows(slots, num_tokens, tuple(Ragged(*growth.group(group)) for group in groups))
         if growth.ok.all():
             return rows, False
         return self._grow_or_preempt(rows, needs, growth), True
 
     def _grow_or_preempt(self, rows: PlannedRows, needs: Int32, growth: Growth) -> PlannedRows:
         states = self._table.states_at(rows.slots)
-        blocks: list[Int32] = [rows.blocks[0].row(row) for row in range(len(rows))]
+        blocks = [[ragged.row(row) for row in range(len(rows))] for ragged in rows.blocks]
         stalled: set[int] = set()
         for row in np.flatnonzero(~growth.ok).tolist():
             gained = self._make_room(states[row], int(needs[row])) if states[row].slot >= 0 else None
             if gained is None:
                 stalled.add(row)
             else:
-                blocks[row] = gained
+                for group, of_group in enumerate(gained):
+                    blocks[group][row] = of_group
         kept = [row for row, state in enumerate(states) if state.slot >= 0 and row not in stalled]
-        gained_blocks = Ragged.from_rows([blocks[row] for row in kept])
-        return PlannedRows(rows.slots[kept], rows.num_tokens[kept], (gained_blocks,))
+        kept_blocks = tuple(Ragged.from_rows([of_group[row] for row in kept]) for of_group in blocks)
+        return PlannedRows(rows.slots[kept], rows.num_tokens[kept], kept_blocks)
 
-    def _make_room(self, state: RequestState, num_tokens: int) -> Int32 | None:
+    def _make_room(self, state: RequestState, num_tokens: int) -> list[Int32] | None:
         """Grow one row, taking blocks from the last running requests.
 
         Returns:
-            Its new blocks. None where it was preempted itself, or sits out this step because a request that
-            ended still holds blocks, which come back when its last plan was updated.
+            Its new blocks by group. None where it was preempted itself, or sits out this step because a
+            request that ended still holds blocks, which come back when its last plan was updated.
         """
-        num_blocks = len(self._cache.block_table(state.seq))
+        groups = range(len(self._cache.groups))
+        num_blocks = [len(self._cache.block_table(state.seq, group)) for group in groups]
         while not self._cache.grow(state.seq, num_tokens):
             if self._table.num_ended:
                 return None
@@ -183,7 +254,7 @@ class Residency:
             if victim is state:
                 return None
         self._table.reserved[state.slot] += num_tokens
-        return self._cache.block_table(state.seq)[num_blocks:]
+        return [self._cache.block_table(state.seq, group)[num_blocks[group] :] for group in groups]
 
     def preempt(self, state: RequestState) -> None:
         """Send a running request back to the queue.
@@ -231,6 +302,11 @@ class Residency:
 
     def end(self, state: RequestState, how: int) -> None:
         """Take out an ended request; what a running one holds stays until ``give_back_idle``."""
+        if state.is_loading:
+            if self._transfers.is_cancelled(state.request.request_id):
+                self._cache.release(state.seq)
+            self._leave_loading(state)
+            return
         if state.slot >= 0:
             self._leave_running(state)
             self._table.mark_ended(state.slot, how)
@@ -250,6 +326,7 @@ class Residency:
             table.give_back(idle.tolist())
 
     def _set_running(self, state: RequestState) -> None:
+        self.newcomers[state.slot] = state
         self.running.add(state)
         self._running_slots = None
 
@@ -257,4 +334,5 @@ class Residency:
         self.running.remove(state)
         self.newcomers.pop(state.slot, None)
         self._meter.leave(state)
+        self._caps.left(state.request)
         self._running_slots = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,15 +15,18 @@ from llm_scheduler.admission import AdmissionGate, FinishRate, checked_request, 
 from llm_scheduler.admitting import Admitter
 from llm_scheduler.aging import Aging
 from llm_scheduler.budget import share_budget
+from llm_scheduler.caps import Cap, Caps
 from llm_scheduler.config import SchedulerConfig
+from llm_scheduler.configured_caps import configured_caps
 from llm_scheduler.deadlines import Deadlines
 from llm_scheduler.errors import DuplicateRequest, InvalidResult
 from llm_scheduler.in_flight import PlanInFlight, PlansInFlight, tokens_by_row
 from llm_scheduler.metering import Meter
-from llm_scheduler.plan import Bool, NewRow, RowOutput, StepPlan, StepResult
+from llm_scheduler.plan import Bool, Int64, NewRow, RowOutput, StepPlan, StepResult
 from llm_scheduler.policy import Policy
 from llm_scheduler.policy_loading import checked_policy, make_policy
 from llm_scheduler.protocol import API_VERSION
+from llm_scheduler.remote_kv import RemoteKV, Transfers
 from llm_scheduler.request import Request, RequestState
 from llm_scheduler.residency import Residency
 from llm_scheduler.rows import PlannedRows
@@ -47,7 +50,9 @@ class TokenBudgetScheduler:
         cache: The KV cache; this scheduler must be its only user.
         clock: Seconds, the clock of ``Request.deadline_s``; also for the estimate in ``Busy``.
         policy: Instead of the one that ``config.policy`` names.
+        caps: Besides those that ``config`` asks for.
         service_time: Estimates for deadlines; by default measured from the steps.
+        remote_kv: Asked, when a request is admitted, for KV that can be brought from elsewhere.
     """
 
     API_VERSION: ClassVar[int] = API_VERSION
@@ -59,7 +64,9 @@ class TokenBudgetScheduler:
         *,
         clock: Callable[[], float] = time.monotonic,
         policy: Policy | None = None,
+        caps: Sequence[Cap] = (),
         service_time: ServiceTime | None = None,
+        remote_kv: RemoteKV | None = None,
     ) -> None:
         self._config = config
         self._cache = cache
@@ -72,8 +79,14 @@ class TokenBudgetScheduler:
         self._table = SlotTable(config.max_num_seqs)
         self._waiting = WaitingQueue(self._policy, Aging(config.aging if self._policy.ages else None))
         self._meter = Meter(self._policy, self._table)
-        self._residency = Residency(cache, self._table, self._waiting, self._meter, self._deadlines)
-        self._admitter = Admitter(config, self._table, self._waiting, self._residency, self._meter)
+        self._caps = Caps([*configured_caps(config), *caps])
+        self._transfers = Transfers(remote_kv, config.remote_kv_timeout_s, clock)
+        self._residency = Residency(
+            cache, self._table, self._waiting, self._meter, self._caps, self._deadlines, self._transfers
+        )
+        self._admitter = Admitter(
+            config, self._table, self._waiting, self._residency, self._meter, self._caps
+        )
         self._in_flight = PlansInFlight(config.max_plans_in_flight)
         self._requests: dict[str, RequestState] = {}
         self._ended_waiting: list[RowOutput] = []
@@ -123,6 +136,22 @@ class TokenBudgetScheduler:
         """
         return self._waiting.ready(request_id, what)
 
+    def kv_arrived(self, request_id: str, num_tokens: int) -> bool:
+        """Take note that the transfer of a request's KV is over; see ``RemoteKV``.
+
+        Args:
+            request_id: The request, which may have ended meanwhile.
+            num_tokens: Tokens that were brought, from the first asked for; 0 where the transfer failed. What
+                is missing is computed.
+
+        Returns:
+            Whether a request was waiting for it. Otherwise what the transfer held is free now.
+
+        Raises:
+            InvalidResult: More tokens than were asked for.
+        """
+        return self._residency.finish_loading(request_id, num_tokens)
+
     def abort(self, request_ids: Iterable[str]) -> list[str]:
         """End requests without further output; see ``Scheduler.abort``."""
         requests = self._requests
@@ -137,6 +166,7 @@ class TokenBudgetScheduler:
         """Plan the next step; see ``Scheduler.schedule``."""
         self._in_flight.require_room()
         self._end_late_requests()
+        self._residency.give_up_loading()
         budget = self._config.max_num_batched_tokens
         self._admitter.admit_urgent()
         rows, short_of_blocks = self._plan_running(budget)
@@ -211,6 +241,7 @@ class TokenBudgetScheduler:
             finished_abort=self._finished["abort"],
             finished_error=self._finished["error"],
             finished_deadline=self._finished["deadline"],
+            loading=self._transfers.num_awaited,
             not_ready=self._waiting.num_not_ready,
             prefix_queries=self._residency.prefix_queries,
             prefix_hits=self._residency.prefix_hits,
@@ -223,7 +254,10 @@ class TokenBudgetScheduler:
     def _plan_running(self, budget: int) -> tuple[PlannedRows, bool]:
         """Plan the running rows; also tell whether one of them found no blocks."""
         slots = self._residency.running_slots()
-        granted = share_budget(self._table.tokens_wanted(slots), budget, self._most_tokens_per_row)
+        wanted = self._table.tokens_wanted(slots)
+        if self._caps.limits_prompts:
+            self._limit_prompts(slots, wanted, budget)
+        granted = share_budget(wanted, budget, self._most_tokens_per_row)
         chosen = granted > 0
         if not chosen.all():
             slots, granted = slots[chosen], granted[chosen]
@@ -232,6 +266,17 @@ class TokenBudgetScheduler:
     @property
     def _most_tokens_per_row(self) -> int:
         return self._config.long_prefill_tokens or self._config.max_num_batched_tokens
+
+    def _limit_prompts(self, slots: Int64, wanted: Int64, budget: int) -> None:
+        """Lower what rows with a prompt want to what the caps let pass."""
+        table = self._table
+        in_prompt = np.flatnonzero((table.computed[slots] < table.prompt[slots]) & (wanted > 0))
+        is_contended = len(in_prompt) + self._waiting.num_ready > 1
+        self._caps.begin_step(budget, is_contended)
+        most = min(budget, self._most_tokens_per_row)
+        for row, state in zip(in_prompt.tolist(), table.states_at(slots[in_prompt]), strict=True):
+            start = int(table.computed[state.slot])
+            wanted[row] = self._caps.limit(state.request, start, min(int(wanted[row]), most))
 
     def _make_plan(self, rows: PlannedRows, admitted: list[RequestState]) -> StepPlan:
         table, slots = self._table, rows.slots

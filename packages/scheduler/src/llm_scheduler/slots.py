@@ -27,6 +27,7 @@ class SlotTable:
         computed: int32, tokens whose KV is written once the plans made so far have run.
         reserved: int32, tokens the cache granted room for.
         limit: int32, tokens at which the request ends.
+        prompt: int32, tokens of the prompt.
         plans: int32, plans in flight that hold the slot.
         ended: int8, ``LIVE``, ``ENDED`` or ``FAILED``.
         is_told: bool, a plan has named the occupant as admitted.
@@ -40,6 +41,7 @@ class SlotTable:
         self.computed: Int32 = np.zeros(num_slots, np.int32)
         self.reserved: Int32 = np.zeros(num_slots, np.int32)
         self.limit: Int32 = np.zeros(num_slots, np.int32)
+        self.prompt: Int32 = np.zeros(num_slots, np.int32)
         self.plans: Int32 = np.zeros(num_slots, np.int32)
         self.ended: NDArray[np.int8] = np.zeros(num_slots, np.int8)
         self.is_told: Bool = np.zeros(num_slots, np.bool_)
@@ -72,6 +74,7 @@ class SlotTable:
         self.seq[slot] = state.seq
         self.known[slot] = self.reserved[slot] = state.num_known_tokens
         self.computed[slot] = num_computed
+        self.prompt[slot] = state.num_prompt_tokens
         self.limit[slot] = state.num_prompt_tokens + state.max_outputs
 
     def mark_ended(self, slot: int, how: int) -> None:

@@ -26,6 +26,7 @@ class SchedulerStats:
         num_blocks: Blocks of the cache.
         used_blocks: Blocks that some request holds.
         finished_deadline: Requests that ended because their deadline went out of reach while they waited.
+        loading: Requests that hold a slot and blocks while their KV is brought from elsewhere.
         not_ready: Waiting requests that wait for something besides a slot and blocks.
     """
 
@@ -45,6 +46,7 @@ class SchedulerStats:
     num_blocks: int
     used_blocks: int
     finished_deadline: int = 0
+    loading: int = 0
     not_ready: int = 0
 
     @property
