@@ -7,10 +7,12 @@ import time
 import numpy as np
 import pytest
 from llm_kvcache import (
+    CrossAttention,
     FullAttention,
     InvalidArgument,
     KVCache,
     KVCacheError,
+    SlidingWindow,
     UnknownSequence,
 )
 
@@ -141,7 +143,7 @@ def test_growing_into_a_shared_block_copies_it():
     growth = cache.grow_many([child, parent], [1, 1])
     assert growth.ok.tolist() == [True, True]
     assert growth.new_blocks.tolist() == []
-    assert growth.replaced.tolist() == [[0, 1, 2]]
+    assert growth.replaced.tolist() == [[0, 0, 1, 2]]
     assert cache.block_table(child).tolist() == [0, 2]
     assert cache.block_table(parent).tolist() == [0, 1]  # its own by now
     assert cache.take_copies().tolist() == [[1, 2]]
@@ -241,7 +243,7 @@ def test_results_are_arrays_of_the_stated_kinds():
     seq = cache.open(np.arange(5, dtype=np.int32))
     growth = cache.grow_many(np.array([seq]), np.array([5], np.int32))
     assert (growth.ok.dtype, growth.new_blocks.dtype, growth.offsets.dtype) == (bool, np.int32, np.int32)
-    assert (growth.replaced.dtype, growth.replaced.shape) == (np.int32, (0, 3))
+    assert (growth.replaced.dtype, growth.replaced.shape) == (np.int32, (0, 4))
     table = cache.block_table(seq)
     assert table.dtype == np.int32
     with pytest.raises(ValueError, match="read-only"):
@@ -368,7 +370,9 @@ class OtherGroup:
     ("field", "arguments", "options"),
     [
         ("groups", ([], 8), {}),
-        ("groups", ([FullAttention(), FullAttention()], 8), {}),
+        ("groups", ([CrossAttention()], 8), {}),
+        ("groups", ([FullAttention()] * 256, 8), {}),
+        ("groups", ([FullAttention(2**31 - 1), FullAttention(2)], 8), {}),
         ("groups", ([OtherGroup()], 8), {}),
         ("groups", (FullAttention(), 8), {}),
         ("groups", ("x", 8), {}),
@@ -376,7 +380,18 @@ class OtherGroup:
         ("num_blocks", ([FullAttention()], -1), {}),
         ("num_blocks", ([FullAttention()], 2**31), {}),
         ("num_blocks", ([FullAttention()], 1.5), {}),
-        ("policy", ([FullAttention()], 8), {"policy": "lfu"}),
+        ("policy", ([FullAttention()], 8), {"policy": "fifo"}),
+        ("policy", ([FullAttention()], 8), {"policy": "no_such_module:Policy"}),
+        ("policy", ([FullAttention()], 8), {"policy": "llm_kvcache:NoSuchPolicy"}),
+        ("policy", ([FullAttention()], 8), {"policy": "llm_kvcache:POLICIES"}),
+        ("policy", ([FullAttention()], 8), {"policy": OtherGroup()}),
+        ("policy", ([FullAttention()], 8), {"policy": None}),
+        ("partial_reuse", ([FullAttention()] * 2, 8), {"partial_reuse": True}),
+        ("partial_reuse", ([SlidingWindow(4, 8)], 8), {"partial_reuse": True}),
+        ("partial_reuse", ([FullAttention()], 8), {"partial_reuse": True, "enable_prefix_caching": False}),
+        ("host_blocks", ([FullAttention()], 8), {"host_blocks": -1}),
+        ("host_blocks", ([FullAttention()], 8), {"host_blocks": 2**32}),
+        ("host_blocks", ([FullAttention()], 8), {"host_blocks": 1, "enable_prefix_caching": False}),
     ],
 )
 def test_bad_configurations_name_the_field(field, arguments, options):
