@@ -360,3 +360,38 @@ def test_a_bad_setup_names_its_field(fields, field):
 def test_a_bad_bound_is_refused():
     with pytest.raises(InvalidSetup, match="ttft"):
         Slo(ttft_s=0.0)
+
+
+def test_a_deadline_that_cannot_be_met_is_refused():
+    first = RequestSpec(prompt_tokens=200, output_tokens=20)
+    hopeless = RequestSpec(prompt_tokens=200, output_tokens=20, arrival_s=0.05, deadline_s=1e-3)
+    requests = simulate(Workload.from_specs([first, hopeless]), setup(num_blocks=200), MODEL).report.requests
+    assert requests.refusals == {"DeadlineUnmet": 1}
+
+
+def test_requests_expire_in_the_queue():
+    workload = mixed_workload(6, turns=Fixed(1), rate=400.0, deadline_s=0.35, tenants=(TenantSpec(name="a"),))
+    engine = setup(config={"max_waiting_requests": 1000, "policy": "deadline"})
+    report = simulate(workload, engine, MODEL).report
+    requests = report.requests
+    assert requests.expired > 20
+    assert requests.total == 80 == requests.finished + requests.expired
+    assert report.goodput.good == report.goodput.deadlines_met <= requests.finished
+    assert "expired" in format_table([report])
+
+
+def test_fair_gives_tenants_their_weights():
+    tenants = (TenantSpec(name="a", share=3.0, weight=1.0), TenantSpec(name="b", share=1.0, weight=3.0))
+    spec = SyntheticSpec(num_requests=400, process=Process.BATCH, tenants=tenants, prompt_tokens=Fixed(8))
+    engine = setup(config={"max_waiting_requests": 1000})
+    workload = synthesize(dataclasses.replace(spec, output_tokens=Fixed(8)))
+    fcfs, fair = (s.report for s in compare(workload, engine, MODEL, ["fcfs", "fair"]))
+    assert fair.fairness.jain_contended > fcfs.fairness.jain_contended + 0.2
+    assert fair.fairness.jain_contended > 0.95
+
+
+def test_prefix_finds_more_than_fcfs():
+    workload = mixed_workload(7, turns=Fixed(1), prefix_groups=8, prefix_tokens=Fixed(60), rate=1000.0)
+    engine = setup(config={"max_waiting_requests": 1000}, num_blocks=100)
+    fcfs, prefix = (s.report for s in compare(workload, engine, MODEL, ["fcfs", "prefix"]))
+    assert prefix.cache.hit_rate > fcfs.cache.hit_rate

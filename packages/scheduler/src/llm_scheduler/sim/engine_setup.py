@@ -34,7 +34,8 @@ class EngineSetup:
     """What is simulated.
 
     Attributes:
-        config: Limits and policy, as for a real engine.
+        config: Limits and policy, as for a real engine. Where it names no tenant weights, the scheduler gets
+            those of the workload.
         num_blocks: Blocks of the KV cache.
         block_size: Tokens a block holds.
         scheduler: A name of ``llm_stack.schedulers``, ``module:Class``, or the class itself.

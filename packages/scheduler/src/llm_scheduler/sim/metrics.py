@@ -100,6 +100,7 @@ def _counts(log: RequestLog) -> RequestCounts:
         finished=number[Outcome.FINISHED],
         refused=number[Outcome.REFUSED],
         failed=number[Outcome.FAILED],
+        expired=number[Outcome.EXPIRED],
         not_sent=number[Outcome.NOT_SENT],
         refusals=dict(sorted(log.refusals.items())),
         retries=log.retries,

@@ -24,7 +24,9 @@ class Outcome(IntEnum):
     FAILED = 3
     """The scheduler ended it with an error or an abort."""
     NOT_SENT = 4
-    """It continues a conversation whose earlier turn was refused or failed."""
+    """It continues a conversation whose earlier turn did not finish."""
+    EXPIRED = 5
+    """The scheduler ended it because it could no longer meet its deadline."""
 
 
 class RequestLog:

@@ -65,7 +65,8 @@ class RequestCounts:
         finished: Yielded all their tokens.
         refused: Not taken by the scheduler.
         failed: Ended by the scheduler with an error.
-        not_sent: Continue a conversation whose earlier turn was refused or failed.
+        expired: Ended by the scheduler because they could no longer meet their deadline.
+        not_sent: Continue a conversation whose earlier turn did not finish.
         refusals: Refused ones by the name of the error.
         retries: Times a request came back after ``Busy``.
     """
@@ -74,6 +75,7 @@ class RequestCounts:
     finished: int
     refused: int
     failed: int
+    expired: int
     not_sent: int
     refusals: Mapping[str, int]
     retries: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from llm_kvcache import KVCache
@@ -59,6 +60,8 @@ class Simulator:
 
     def __init__(self, workload: Workload, setup: EngineSetup, step_time: StepTime) -> None:
         self._workload = workload
+        if not setup.config.tenant_weights and workload.tenant_weights:
+            setup = replace(setup, config=replace(setup.config, tenant_weights=dict(workload.tenant_weights)))
         self._setup = setup
         self._step_time = step_time
         self.clock = SimulatedClock()
@@ -67,6 +70,8 @@ class Simulator:
         self.recording = Recording(len(workload), len(workload.tenant_names))
         self._arrivals = Arrivals(workload)
         self._followers = _followers(workload)
+        # Of a scheduler that ends requests without a step; others have no such method.
+        self._take_ended: Callable[[], list[RowOutput]] = getattr(self.scheduler, "take_ended", list)
         self._tries: dict[int, int] = {}
         self._in_flight: deque[_Flight] = deque()
         self._request_at_slot: Int64 = np.zeros(setup.config.max_num_seqs, np.int64)
@@ -92,6 +97,8 @@ class Simulator:
             self._plan_ahead()
             if self._in_flight:
                 self._execute(self._in_flight.popleft())
+            elif ended := self._take_ended():
+                self._take_ends(ended)
             elif self._arrivals.next_s < math.inf:
                 self.clock.now_s = self._arrivals.next_s
             else:
@@ -132,13 +139,16 @@ class Simulator:
 
     def _request(self, index: int) -> Request:
         workload = self._workload
+        arrived_s = float(self.recording.requests.arrived_s[index])
+        deadline_s = float(workload.deadline_s[index])
         return Request(
             request_id=str(index),
             token_ids=workload.prompt(index),
             max_tokens=int(workload.max_tokens[index]),
             stop_token_ids=_STOPS if self._stops[index] else _NO_STOPS,
             priority=int(workload.priorities[index]),
-            arrival_s=float(self.recording.requests.arrived_s[index]),
+            arrival_s=arrived_s,
+            deadline_s=None if math.isnan(deadline_s) else arrived_s + deadline_s,
             tenant=workload.tenant_names[workload.tenants[index]],
         )
 
@@ -185,9 +195,7 @@ class Simulator:
         if len(self.recording.tenants.live) > 1:
             self.recording.tenants.take_step(self._workload.tenants[flight.requests], plan.num_tokens)
         self._take_tokens(flight)
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._take_end(output)
+        self._take_ends(outputs)
 
     def _seconds(self, plan: StepPlan) -> float:
         seconds = self._step_time.seconds(StepLoad.of_plan(plan))
@@ -227,6 +235,11 @@ class Simulator:
 
     # Ends
 
+    def _take_ends(self, outputs: Iterable[RowOutput]) -> None:
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._take_end(output)
+
     def _take_end(self, output: RowOutput) -> None:
         index = self._index_of(output.request_id)
         log = self.recording.requests
@@ -238,7 +251,7 @@ class Simulator:
                 raise SchedulerFault(output.request_id, f"ended with {found}")
             self._end(index, Outcome.FINISHED)
         else:
-            self._end(index, Outcome.FAILED)
+            self._end(index, Outcome.EXPIRED if output.finish_reason == "deadline" else Outcome.FAILED)
         self.recording.tenants.live[self._workload.tenants[index]] -= 1
 
     def _end(self, index: int, outcome: Outcome) -> None:

@@ -28,6 +28,8 @@ def _rows(reports: Sequence[Report]) -> Iterator[tuple[str, list[str]]]:
         yield "refused", [_refusals(r) for r in reports]
     if any(r.requests.failed for r in reports):
         yield "failed", [str(r.requests.failed) for r in reports]
+    if any(r.requests.expired for r in reports):
+        yield "expired", [str(r.requests.expired) for r in reports]
     if any(r.requests.not_sent for r in reports):
         yield "not sent", [str(r.requests.not_sent) for r in reports]
     yield "TTFT p50 / p90 / p99", [_percentiles(r.ttft_s) for r in reports]
