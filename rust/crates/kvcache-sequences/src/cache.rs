@@ -1,6 +1,6 @@
 //! Owns the cache: open sequences, the pool under them, the prefix index, and the calls that act on one or many.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvcache_blocks::{BlockId, BlockInfo, BlockPool, EvictionPolicy, PoolError, Released};
@@ -8,6 +8,7 @@ use kvcache_prefix::PrefixIndex;
 
 use crate::events::Events;
 use crate::host::HostTier;
+use crate::ids::Sequences;
 use crate::partial::PartialIndex;
 use crate::pins::Pins;
 use crate::sequence::{Dropped, GroupTable};
@@ -88,7 +89,7 @@ pub struct KvCache {
     pub(crate) index: PrefixIndex,
     pub(crate) partial: Option<PartialIndex>,
     pub(crate) host: Option<HostTier>,
-    pub(crate) sequences: HashMap<i64, Sequence>,
+    pub(crate) sequences: Sequences,
     pub(crate) transfers: PendingTransfers,
     pub(crate) pins: Pins,
     pub(crate) tenants: Tenants,
@@ -121,7 +122,7 @@ impl KvCache {
             layout: Arc::new(layout),
             partial: config.partial_reuse.then(PartialIndex::default),
             host: HostTier::new(config.host_blocks)?,
-            sequences: HashMap::new(),
+            sequences: Sequences::default(),
             transfers: PendingTransfers::default(),
             pins: Pins::default(),
             tenants: Tenants::default(),

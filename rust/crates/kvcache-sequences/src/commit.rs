@@ -1,5 +1,7 @@
 //! Owns what follows from written contents: full blocks become findable, blocks behind a window go back.
 
+use std::sync::Arc;
+
 use kvcache_blocks::BlockId;
 use kvcache_prefix::{BlockName, next_hash};
 
@@ -35,28 +37,34 @@ impl KvCache {
     }
 
     fn settle(&mut self, id: i64, num_computed: usize) -> Result<(), CacheError> {
+        let layout = Arc::clone(&self.layout);
         let sequence = self.sequence_mut(id)?;
         sequence.computed = sequence.computed.max(num_computed);
         let computed = sequence.computed;
-        let layout = self.layout.clone();
+        let known = sequence.tokens.len();
         for (group, spec) in layout.token_groups() {
-            if layout.is_hashed() {
-                self.publish_full(id, group, computed / spec.block_size)?;
+            let table = &self.sequence(id)?.groups[group];
+            let full = computed.min(known) / spec.block_size;
+            let needed = spec.first_needed(computed);
+            let (is_settled, first) = (table.settled >= full || !layout.is_hashed(), table.first);
+            if !is_settled {
+                self.publish_full(id, group, full)?;
             }
-            self.leave_behind(id, group, spec.first_needed(computed))?;
+            if first < needed {
+                self.leave_behind(id, group, needed)?;
+            }
         }
         Ok(())
     }
 
-    /// Makes the first `full` blocks of a group findable, as far as their tokens are known: tokens in flight may be
-    /// computed before, and their block waits for its hash.
+    /// Makes the first `full` blocks of a group findable. Their tokens are known: tokens in flight may be computed before,
+    /// and their block waits for its hash.
     fn publish_full(&mut self, id: i64, group: usize, full: usize) -> Result<(), CacheError> {
         let size = self.layout.groups()[group].block_size;
         let sequence = self
             .sequences
             .get_mut(&id)
             .ok_or(CacheError::UnknownSequence(id))?;
-        let full = full.min(sequence.tokens.len() / size);
         let mut new = Run::default();
         for position in sequence.groups[group].settled..full {
             let block = sequence.groups[group].blocks[position];

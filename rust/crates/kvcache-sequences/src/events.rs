@@ -171,7 +171,7 @@ impl Events {
                 group: removed.group.into(),
                 tier,
             })
-            .map_err(broken)
+            .map_err(|error| broken(&error))
     }
 
     fn push(&mut self, event: Event) -> Result<(), CacheError> {
@@ -179,11 +179,11 @@ impl Events {
             return Ok(());
         }
         self.flush()?;
-        self.log.push(event).map_err(broken)
+        self.log.push(event).map_err(|error| broken(&error))
     }
 }
 
-fn broken(error: EventError) -> CacheError {
+fn broken(error: &EventError) -> CacheError {
     CacheError::Invariant(error.to_string())
 }
 

@@ -3,7 +3,7 @@
 use kvcache_blocks::{AccountId, BlockId, BlockInfo, BlockState};
 use kvcache_prefix::BlockName;
 
-use crate::{CacheError, KvCache};
+use crate::{CacheError, KvCache, Sequence};
 
 /// A block table entry that a copy on write changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,35 +92,54 @@ impl KvCache {
 
     fn grow_row(&mut self, row: usize, id: i64, n: usize, growth: &mut Growth) -> Result<bool, CacheError> {
         let sequence = self.sequence(id)?;
-        let (before, account) = (sequence.reserved, sequence.account);
-        let Some(reserved) = before
+        let Some(reserved) = sequence
+            .reserved
             .checked_add(n)
             .filter(|reserved| i32::try_from(*reserved).is_ok())
         else {
             return Ok(false);
         };
         let mut needed = 0;
-        for group in 0..self.layout.groups().len() {
-            let need = self.need(id, group, reserved)?;
+        let mut changes_tails = false;
+        for group in 0..sequence.groups.len() {
+            let need = self.need(sequence, group, reserved)?;
             needed += need.added + usize::from(matches!(need.tail, Tail::Shared(_)));
+            changes_tails |= need.tail != Tail::Writable;
         }
-        if needed > self.pool.num_available_to(account) {
-            return Ok(false);
+        if needed > 0 || changes_tails {
+            let account = sequence.account;
+            if needed > self.pool.num_available_to(account) {
+                return Ok(false);
+            }
+            let fresh = self.allocate_many(account, needed)?;
+            self.extend(row, id, reserved, fresh, growth)?;
         }
-        let mut fresh = self.allocate_many(account, needed)?.into_iter();
-        for group in 0..self.layout.groups().len() {
-            let Need { tail, added } = self.need(id, group, reserved)?;
+        self.sequence_mut(id)?.reserved = reserved;
+        Ok(true)
+    }
+
+    /// Puts fresh blocks, as many as the row needs for `reserved` tokens, into its tables.
+    fn extend(
+        &mut self,
+        row: usize,
+        id: i64,
+        reserved: usize,
+        fresh: Vec<BlockId>,
+        growth: &mut Growth,
+    ) -> Result<(), CacheError> {
+        let mut fresh = fresh.into_iter();
+        for group in 0..growth.groups.len() {
+            let Need { tail, added } = self.need(self.sequence(id)?, group, reserved)?;
             match tail {
                 Tail::Writable => {}
                 Tail::Published(block) => self.withdraw(block)?,
                 Tail::Shared(source) => {
-                    let destination = fresh.next().ok_or_else(short)?;
+                    let block = fresh.next().ok_or_else(short)?;
                     self.put_back(source, &BlockInfo::default())?;
-                    self.transfers.copy(source, destination);
+                    self.transfers.copy(source, block);
                     let table = &mut self.sequence_mut(id)?.groups[group].blocks;
                     let position = table.len() - 1;
-                    table[position] = destination;
-                    let block = destination;
+                    table[position] = block;
                     growth.replaced.push(Replacement {
                         row,
                         group,
@@ -135,13 +154,11 @@ impl KvCache {
             let table = &mut self.sequence_mut(id)?.groups[group].blocks;
             table.extend_from_slice(&new_blocks[first..]);
         }
-        self.sequence_mut(id)?.reserved = reserved;
-        Ok(true)
+        Ok(())
     }
 
     /// What a group needs for `reserved` tokens; what the row has is still as before.
-    fn need(&self, id: i64, group: usize, reserved: usize) -> Result<Need, CacheError> {
-        let sequence = self.sequence(id)?;
+    fn need(&self, sequence: &Sequence, group: usize, reserved: usize) -> Result<Need, CacheError> {
         let table = &sequence.groups[group].blocks;
         let spec = self.layout.groups()[group];
         let added = sequence.entries(group, reserved).saturating_sub(table.len());

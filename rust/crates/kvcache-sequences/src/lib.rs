@@ -12,6 +12,7 @@ mod groups;
 mod grow;
 mod hit;
 mod host;
+mod ids;
 mod partial;
 mod pins;
 mod sequence;

@@ -58,7 +58,7 @@ proptest! {
     fn every_invariant_holds(
         config in config(), policy in policy(), operations in prop::collection::vec(operation(), 0..60),
     ) {
-        let mut world = World::new(config, policy);
+        let mut world = World::new(&config, policy);
         for operation in operations {
             prop_assert_eq!(world.apply(operation), Ok(()));
             world.check();

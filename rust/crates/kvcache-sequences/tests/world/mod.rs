@@ -171,7 +171,7 @@ impl Follower {
 }
 
 impl World {
-    pub(crate) fn new(config: CacheConfig, policy: &str) -> Self {
+    pub(crate) fn new(config: &CacheConfig, policy: &str) -> Self {
         let policy = policy_by_name(policy, config.num_blocks).expect("a policy");
         let mut cache = KvCache::new(config.clone(), policy).expect("a small cache");
         cache.keep_events(1000, 7);
