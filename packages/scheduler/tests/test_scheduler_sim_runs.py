@@ -8,6 +8,7 @@ import pytest
 from llm_scheduler import (
     IncompatibleScheduler,
     InvalidConfig,
+    Policy,
     SchedulerConfig,
     SchedulerNotFound,
     TokenBudgetScheduler,
@@ -395,3 +396,27 @@ def test_prefix_finds_more_than_fcfs():
     engine = setup(config={"max_waiting_requests": 1000}, num_blocks=100)
     fcfs, prefix = (s.report for s in compare(workload, engine, MODEL, ["fcfs", "prefix"]))
     assert prefix.cache.hit_rate > fcfs.cache.hit_rate
+
+
+class ShortestFirst(Policy):
+    """By the length of the prompt."""
+
+    def key(self, request):
+        return (len(request.token_ids), request.arrival_s)
+
+
+class WithoutPolicy(WithoutClock):
+    """A scheduler whose constructor takes no policy object."""
+
+
+def test_a_policy_of_ones_own():
+    workload, engine = (
+        mixed_workload(8, turns=Fixed(1), rate=500.0),
+        setup(config={"max_waiting_requests": 1000}),
+    )
+    fcfs, own = (s.report for s in compare(workload, engine, MODEL, ["fcfs", ShortestFirst]))
+    assert own.name == "ShortestFirst"
+    assert own.setup["policy"].endswith(":ShortestFirst")
+    assert own.ttft_s.p50 < fcfs.ttft_s.p50
+    with pytest.raises(InvalidSetup, match="policy"):
+        simulate(workload, dataclasses.replace(engine, scheduler=WithoutPolicy, policy=ShortestFirst), MODEL)

@@ -12,6 +12,7 @@ from llm_kvcache import FullAttention, KVCache
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import IncompatibleScheduler
 from llm_scheduler.loading import find_scheduler, installed_schedulers
+from llm_scheduler.policy import Policy
 from llm_scheduler.protocol import API_VERSION, Scheduler
 from llm_scheduler.sim.errors import InvalidSetup
 
@@ -39,6 +40,7 @@ class EngineSetup:
         num_blocks: Blocks of the KV cache.
         block_size: Tokens a block holds.
         scheduler: A name of ``llm_stack.schedulers``, ``module:Class``, or the class itself.
+        policy: A policy class instead of the one that ``config`` names, for schedulers that take a policy.
         depth: Plans in flight: 1 plans a step when the one before has ended, 2 plans it meanwhile.
         host_s: Host time of a step. It adds to the step at depth 1; at depth 2 it only shows where it is
             longer than the step.
@@ -50,6 +52,7 @@ class EngineSetup:
     num_blocks: int
     block_size: int = 16
     scheduler: str | type = "default"
+    policy: type[Policy] | None = None
     depth: int = 2
     host_s: float = 0.0
     prefix_caching: bool = True
@@ -70,20 +73,24 @@ class EngineSetup:
     def label(self) -> str:
         """A short name: the policy of the default scheduler, or the scheduler."""
         name = self.scheduler if isinstance(self.scheduler, str) else self.scheduler.__name__
-        return self.config.policy if name == "default" else name
+        if name != "default":
+            return name
+        return self.policy.__name__ if self.policy else self.config.policy
 
     def with_name(self, name: str | type) -> EngineSetup:
         """Return the setup with a policy or a scheduler named in short.
 
         Args:
-            name: A scheduler class; an installed scheduler or a scheduler class as ``module:Class``; either
-                with a policy, as ``SCHEDULER@POLICY``; anything else is a policy of this setup's scheduler.
+            name: A policy class or a scheduler class; an installed scheduler, or a scheduler class as
+                ``module:Class``; either with a policy, as ``SCHEDULER@POLICY``; anything else is a policy of
+                this setup's scheduler.
 
         Raises:
             SchedulerNotFound: A ``module:Class`` cannot be imported.
         """
         if not isinstance(name, str):
-            return replace(self, scheduler=name)
+            is_policy = issubclass(name, Policy)
+            return replace(self, policy=name) if is_policy else replace(self, scheduler=name)
         scheduler, _, policy = name.partition("@")
         if policy:
             return replace(self, scheduler=scheduler, config=replace(self.config, policy=policy))
@@ -102,11 +109,14 @@ class EngineSetup:
         Raises:
             SchedulerNotFound, IncompatibleScheduler: As ``load_scheduler``.
             InvalidConfig: The scheduler refuses the settings.
-            InvalidSetup: The class given keeps another version of the protocol.
+            InvalidSetup: The class given keeps another version of the protocol, or takes no policy.
         """
         factory = self._factory()
-        takes_clock = "clock" in inspect.signature(factory).parameters
-        options = {"clock": clock} if takes_clock else {}
+        accepted = inspect.signature(factory).parameters
+        options: dict[str, object] = {"clock": clock} if "clock" in accepted else {}
+        if self.policy is not None:
+            InvalidSetup.require("policy", "policy" in accepted, f"{self.label} takes no policy")
+            options["policy"] = self.policy.from_config(self.config)
         scheduler = factory(self.config, cache, **options)
         if not isinstance(scheduler, Scheduler):
             raise IncompatibleScheduler(self.label, "lacks methods of llm_scheduler.Scheduler")

@@ -15,7 +15,7 @@ from llm_scheduler.sim.workload import Float64
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CURVE_POINTS = 1000
+_CURVE_POINTS = 300
 
 
 def draw(simulations: Sequence[Simulation], path: str | Path, *, title: str = "") -> None:
@@ -89,19 +89,22 @@ def _draw_timelines(axes: Axes, simulations: Sequence[Simulation], label: str, k
 
 
 def _draw_bars(axes: Axes, simulations: Sequence[Simulation]) -> None:
-    """Draw the figures that are shares."""
-    titles = ["prefix\nhit rate", "fairness\n(Jain)", "goodput"]
+    """Draw the figures that are shares, those that any simulation has."""
+    by_title: dict[str, list[float | None]] = {
+        "prefix\nhit rate": [simulation.report.cache.hit_rate for simulation in simulations],
+        "fairness\n(Jain)": [simulation.report.fairness.jain_contended for simulation in simulations],
+        "goodput": [s.report.goodput.share if s.report.goodput else None for s in simulations],
+    }
+    shown = {
+        title: shares for title, shares in by_title.items() if any(share is not None for share in shares)
+    }
     width = 0.8 / len(simulations)
     for number, simulation in enumerate(simulations):
-        report = simulation.report
-        contended = report.fairness.jain_contended
-        heights = [
-            report.cache.hit_rate,
-            np.nan if contended is None else contended,
-            report.goodput.share if report.goodput else np.nan,
-        ]
-        places = np.arange(len(titles)) + width * (number - (len(simulations) - 1) / 2)
-        bars = axes.bar(places, heights, width, label=report.name)
-        axes.bar_label(bars, ["" if np.isnan(h) else f"{h:.2f}" for h in heights], fontsize="small")
-    axes.set_xticks(range(len(titles)), titles)
+        shares = [found[number] for found in shown.values()]
+        places = np.arange(len(shown)) + width * (number - (len(simulations) - 1) / 2)
+        heights = [np.nan if share is None else share for share in shares]
+        bars = axes.bar(places, heights, width, label=simulation.report.name)
+        labels = ["" if share is None else f"{share:.2f}" for share in shares]
+        axes.bar_label(bars, labels, fontsize="small")
+    axes.set_xticks(range(len(shown)), list(shown))
     axes.set_ylim(0, 1.1)

@@ -80,7 +80,7 @@ def compare(
         workload: What arrives.
         setup: The engine; its policy or scheduler is replaced by each of the names.
         step_time: How long a step takes.
-        names: As in ``EngineSetup.with_name``, or scheduler classes; no name twice.
+        names: As in ``EngineSetup.with_name``, or policy or scheduler classes; none twice.
         slo: Bounds of goodput.
 
     Raises:
@@ -102,6 +102,8 @@ def compare(
 
 def _as_data(setup: EngineSetup) -> dict[str, object]:
     data = asdict(setup)
-    if isinstance(setup.scheduler, type):
-        data["scheduler"] = f"{setup.scheduler.__module__}:{setup.scheduler.__qualname__}"
+    for name in ("scheduler", "policy"):
+        value = data[name]
+        if isinstance(value, type):
+            data[name] = f"{value.__module__}:{value.__qualname__}"
     return data
