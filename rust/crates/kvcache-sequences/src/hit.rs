@@ -4,6 +4,7 @@ use kvcache_blocks::{BlockId, BlockState};
 use kvcache_prefix::BlockName;
 
 use crate::groups::Keeps;
+use crate::host::HeldOnHost;
 use crate::sequence::{Dropped, NO_BLOCK};
 use crate::{CacheError, KvCache, Sequence};
 
@@ -179,21 +180,14 @@ impl KvCache {
                 taken.push(block);
             }
         }
-        let account = self.sequence(id)?.account;
-        let from_host = |hit: &GroupHit| {
-            hit.blocks
-                .iter()
-                .filter(|found| matches!(found, Found::Host(_)))
-                .count()
-        };
-        let num_loads = hits.iter().map(from_host).sum();
-        let mut fresh = match self.allocate_many(account, num_loads) {
-            Ok(blocks) => blocks.into_iter(),
+        let (held, fresh) = match self.take_for_loads(id, hits) {
+            Ok(taken) => taken,
             Err(error) => {
                 self.undo(&taken)?;
                 return Err(error);
             }
         };
+        let mut loads = held.into_iter().zip(fresh);
         let mut loaded = 0;
         for hit in hits {
             let size = self.layout.groups()[hit.group].block_size;
@@ -202,11 +196,11 @@ impl KvCache {
             for found in &hit.blocks {
                 match *found {
                     Found::Device(block) => blocks.push(block),
-                    Found::Host(name) => {
+                    Found::Host(_) => {
                         let spare =
                             || CacheError::Invariant("a hit needs more blocks than were counted".into());
-                        let block = fresh.next().ok_or_else(spare)?;
-                        self.load(name, block)?;
+                        let (held, block) = loads.next().ok_or_else(spare)?;
+                        self.load(held, block);
                         blocks.push(block);
                     }
                 }
@@ -223,6 +217,28 @@ impl KvCache {
         let sequence = self.sequence_mut(id)?;
         (sequence.reserved, sequence.computed) = (length, length);
         Ok(loaded)
+    }
+
+    /// Holds what a hit finds on the host, and takes a block of the device for each; all or none.
+    fn take_for_loads(
+        &mut self,
+        id: i64,
+        hits: &[GroupHit],
+    ) -> Result<(Vec<HeldOnHost>, Vec<BlockId>), CacheError> {
+        let mut held = Vec::new();
+        for found in hits.iter().flat_map(|hit| &hit.blocks) {
+            if let Found::Host(name) = *found {
+                held.push(self.hold_on_host(name)?);
+            }
+        }
+        let account = self.sequence(id)?.account;
+        match self.allocate_many(account, held.len()) {
+            Ok(blocks) => Ok((held, blocks)),
+            Err(error) => {
+                self.let_go_on_host(&held)?;
+                Err(error)
+            }
+        }
     }
 
     /// Copies the first tokens of a block that starts like the sequence goes on after `length` tokens.

@@ -2,10 +2,17 @@
 
 use kvcache_blocks::BlockId;
 use kvcache_prefix::BlockName;
-use kvcache_tiers::{Outcome, Slot, TierConfig, TierError, TierId, TierIndex};
+use kvcache_tiers::{Outcome, Slot, TierConfig, TierError, TierId, TierIndex, TransferId};
 
 use crate::transfers::{BatchId, Transfer, Transfers};
 use crate::{CacheError, KvCache};
+
+/// Contents that stay on the host until they are loaded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldOnHost {
+    id: TransferId,
+    slot: Slot,
+}
 
 /// Which blocks the host holds. The index has one tier below the device, whose blocks the pool manages.
 #[derive(Debug)]
@@ -101,20 +108,33 @@ impl KvCache {
         Ok(())
     }
 
-    /// Orders contents that the host holds into a block of the device.
-    pub(crate) fn load(&mut self, name: BlockName, block: BlockId) -> Result<(), CacheError> {
+    /// Keeps contents that the host holds there until they are loaded: making room for them must not push them out.
+    pub(crate) fn hold_on_host(&mut self, name: BlockName) -> Result<HeldOnHost, CacheError> {
         let host = self.host.as_mut().ok_or_else(lost)?;
         let transfer = host.index.begin_load(name.to_u128(), Some(host.tier))?;
-        host.index.touch(&[name.to_u128()]);
-        let source = transfer.source.ok_or_else(lost)?.slot;
-        self.transfers.host(
-            transfer.id,
-            Transfer::Load {
-                source,
-                destination: block,
-            },
-        );
-        Ok(())
+        let slot = transfer.source.ok_or_else(lost)?.slot;
+        Ok(HeldOnHost {
+            id: transfer.id,
+            slot,
+        })
+    }
+
+    /// Lets go of contents that are not loaded after all.
+    pub(crate) fn let_go_on_host(&mut self, held: &[HeldOnHost]) -> Result<(), CacheError> {
+        let Some(host) = &mut self.host else {
+            return Ok(());
+        };
+        held.iter()
+            .try_for_each(|held| Ok(host.index.fail(held.id).map(drop)?))
+    }
+
+    /// Orders contents of the host into a block of the device.
+    pub(crate) fn load(&mut self, held: HeldOnHost, block: BlockId) {
+        let transfer = Transfer::Load {
+            source: held.slot,
+            destination: block,
+        };
+        self.transfers.host(held.id, transfer);
     }
 
     /// Hands over the transfers due before the next step; carry them out one after the other.
