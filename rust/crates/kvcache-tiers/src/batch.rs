@@ -84,7 +84,7 @@ impl TierIndex {
     /// The keys that the tier does not have. Where there is room for them the others are touched, so that they are the
     /// last to be evicted; else nothing is changed.
     fn make_way(&mut self, keys: &[Key], to: TierId) -> Result<Vec<Key>, TierError> {
-        require_distinct(keys, block_name)?;
+        require_distinct(keys, TierError::TwiceKey)?;
         let tier = self.get_open(to)?;
         let (present, absent) = keys
             .iter()
@@ -136,7 +136,7 @@ impl TierIndex {
 
     /// [`pin`](Self::pin) for many keys, all or none.
     pub fn pin_many(&mut self, keys: &[Key], tier: TierId) -> Result<(), TierError> {
-        require_distinct(keys, block_name)?;
+        require_distinct(keys, TierError::TwiceKey)?;
         for key in keys {
             let slot = self.require(*key, tier)?;
             if self.get(tier)?.cell(slot).pins == u16::MAX {
@@ -148,7 +148,7 @@ impl TierIndex {
 
     /// [`unpin`](Self::unpin) for many keys, all or none; the first of a chain is the most recently used.
     pub fn unpin_many(&mut self, keys: &[Key], tier: TierId) -> Result<(), TierError> {
-        require_distinct(keys, block_name)?;
+        require_distinct(keys, TierError::TwiceKey)?;
         for key in keys {
             let slot = self.require(*key, tier)?;
             if self.get(tier)?.cell(slot).pins == 0 {
@@ -166,7 +166,7 @@ impl TierIndex {
         if let Some(unknown) = ids.iter().find(|id| !self.flights.contains_key(id)) {
             return Err(TierError::UnknownTransfer(*unknown));
         }
-        require_distinct(ids, |id| format!("transfer {id}"))?;
+        require_distinct(ids, TierError::TwiceTransfer)?;
         let mut ended = ids
             .iter()
             .rev()
@@ -177,14 +177,13 @@ impl TierIndex {
     }
 }
 
-fn block_name(key: Key) -> String {
-    format!("block {:032x}", key.swap_bytes())
-}
-
-fn require_distinct<T: Copy + Eq + Hash>(values: &[T], name: impl Fn(T) -> String) -> Result<(), TierError> {
+fn require_distinct<T: Copy + Eq + Hash>(
+    values: &[T],
+    refusal: impl Fn(T) -> TierError,
+) -> Result<(), TierError> {
     let mut seen = HashSet::with_capacity(values.len());
     match values.iter().find(|value| !seen.insert(**value)) {
-        Some(twice) => Err(TierError::Twice(name(*twice))),
+        Some(twice) => Err(refusal(*twice)),
         None => Ok(()),
     }
 }

@@ -14,9 +14,12 @@ pub enum TierError {
     /// No transfer in flight has this id: it never began, or has ended.
     #[error("no transfer in flight has the id {0}")]
     UnknownTransfer(TransferId),
-    /// A batch names a transfer or a key twice where once is all it can mean.
-    #[error("{0} comes twice")]
-    Twice(String),
+    /// A batch names a transfer twice.
+    #[error("transfer {0} comes twice")]
+    TwiceTransfer(TransferId),
+    /// A batch names a key twice where once is all it can mean.
+    #[error("block {} comes twice", hex(.0))]
+    TwiceKey(Key),
     /// The key has no resident contents where they are asked for (`None`: in no tier that would do).
     #[error("block {} is not resident {}", hex(.key), within(*.tier))]
     NotResident {

@@ -207,11 +207,11 @@ impl TierIndex {
         keys.iter().map_while(|key| self.lookup(*key)).collect()
     }
 
-    /// Everything that is resident in a tier, in no order; linear in its entries.
+    /// Everything that is resident in a tier, by slot; linear in the slots used so far.
     pub fn contents(&self, tier: TierId) -> Result<Vec<(Key, Slot)>, TierError> {
-        let tier = self.get(tier)?;
-        let all = tier.by_key.keys();
-        Ok(all.filter_map(|key| Some((*key, tier.resident(*key)?))).collect())
+        let cells = self.get(tier)?.slots.iter();
+        let resident = cells.filter(|(_, cell)| cell.life == Life::Resident);
+        Ok(resident.map(|(slot, cell)| (cell.key, slot)).collect())
     }
 
     /// The entry of a key in a tier, if it is there or on its way.

@@ -307,11 +307,14 @@ fn a_chain_is_evicted_from_its_end() {
         .iter()
         .map(|transfer| transfer.id)
         .collect::<Vec<_>>();
+    let twice = index.complete_many(&[ids[1], ids[0], ids[1]]);
+    assert_eq!(twice, Err(TierError::TwiceTransfer(ids[1])));
     index.complete_many(&ids).expect("all are in flight");
     assert_eq!(index.victims(HOST, 9), Ok(vec![3, 2, 1]));
     index.touch(&[2, 3]);
     assert_eq!(index.victims(HOST, 2), Ok(vec![1, 3]));
     // What the batch needs is not evicted for the rest of it.
+    assert_eq!(index.complete_many(&ids), Err(TierError::UnknownTransfer(ids[0])));
     let batch = index.begin_store_many(&[9, 1], HOST).expect("there is room");
     assert_eq!(batch.evicted, [3]);
     assert_eq!(index.victims(HOST, 9), Ok(vec![2, 1]));

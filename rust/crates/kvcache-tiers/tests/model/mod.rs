@@ -102,7 +102,7 @@ impl ModelTier {
 fn distinct(keys: &[Key]) -> Result<(), TierError> {
     let mut seen = BTreeSet::new();
     match keys.iter().find(|key| !seen.insert(**key)) {
-        Some(twice) => Err(TierError::Twice(format!("block {:032x}", twice.swap_bytes()))),
+        Some(twice) => Err(TierError::TwiceKey(*twice)),
         None => Ok(()),
     }
 }
@@ -581,6 +581,12 @@ impl Model {
             assert_eq!(stats.arriving, arriving);
             assert_eq!((stats.leaving, stats.pinned), (at.leaving.len(), pinned));
             assert_eq!((stats.idle, stats.evictions), (at.order.len(), at.evictions));
+            let resident = at.entries.iter().filter(|(_, entry)| entry.writer.is_none());
+            let mut resident = resident
+                .map(|(key, entry)| (*key, entry.slot))
+                .collect::<Vec<_>>();
+            resident.sort_by_key(|(_, slot)| *slot);
+            assert_eq!(index.contents(tier), Ok(resident));
             assert_eq!((stats.is_lost, stats.capacity), (at.is_lost, at.capacity));
             if let Some(capacity) = at.capacity {
                 assert_eq!(stats.free, capacity - at.used());
