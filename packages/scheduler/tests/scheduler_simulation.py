@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llm_scheduler import NewRow, Ragged, Request, RowOutput, Scheduler, StepPlan, StepResult
@@ -143,19 +143,16 @@ class SimulatedWorker:
         start, count = int(plan.num_computed[row]), int(plan.num_tokens[row])
         assert start == view.num_computed, "positions of a slot are not contiguous"
         end = start + count
+        view.is_poisoned |= is_faulty
+        drafts = [] if plan.drafts is None else plan.drafts.row(row).tolist()
+        if drafts:
+            assert count == 1 + len(drafts), "a row with drafts computes something else too"
+            assert end - len(drafts) == len(view.tokens), "drafts follow a token that is not the last known"
+            assert plan.samples[row]
+            return self._check_drafts(view, start, drafts)
         assert end <= len(view.tokens), "a token is computed before it is known"
         assert bool(plan.samples[row]) == (end == len(view.tokens))
-        view.is_poisoned |= is_faulty
-        positions = np.arange(end)
-        places = np.array(view.blocks)[positions // self._block_size] * self._block_size
-        places += positions % self._block_size
-        if view.is_poisoned:
-            self._kv[places[start:]] = _GARBAGE
-        else:
-            assert self._kv[places[:start]].tolist() == view.digests[1 : start + 1], (
-                "stale or foreign KV was read"
-            )
-            self._kv[places[start:]] = view.digests[start + 1 : end + 1]
+        self._compute(view, start, view.digests[start + 1 : end + 1])
         view.num_computed = end
         if not plan.samples[row]:
             return []
@@ -164,6 +161,47 @@ class SimulatedWorker:
         view.tokens.append(token)
         view.digests.append(extend_digest(view.digests[-1], token))
         return [token]
+
+    def _compute(self, view: SlotView, start: int, digests: list[int]) -> None:
+        """Read the KV before ``start`` and write that of the positions from there."""
+        positions = np.arange(start + len(digests))
+        places = np.array(view.blocks)[positions // self._block_size] * self._block_size
+        places += positions % self._block_size
+        if view.is_poisoned:
+            self._kv[places[start:]] = _GARBAGE
+            return
+        assert self._kv[places[:start]].tolist() == view.digests[1 : start + 1], (
+            "stale or foreign KV was read"
+        )
+        self._kv[places[start:]] = digests
+
+    def _check_drafts(self, view: SlotView, start: int, drafts: list[int]) -> list[int]:
+        """Compute the last known token and the drafts; accept those that the rule would have yielded."""
+        digests = view.digests[start + 1 : start + 2]
+        for token in drafts:
+            digests.append(extend_digest(digests[-1], token))
+        self._compute(view, start, digests)
+        accepted: list[int] = []
+        for digest, draft in zip(digests, [*drafts, None], strict=True):
+            accepted.append(self._rule.next_token(digest))
+            view.tokens.append(accepted[-1])
+            view.digests.append(extend_digest(view.digests[-1], accepted[-1]))
+            if accepted[-1] != draft:
+                break
+        view.num_computed = start + len(accepted)
+        return accepted
+
+    def propose(self, plan: StepPlan, num_tokens: Callable[[], int], is_right: Callable[[], bool]) -> Ragged:
+        """Propose tokens to follow those of each row, right ones or wrong ones; call it after ``execute``."""
+        rows: list[list[int]] = []
+        for slot, samples in zip(plan.slots.tolist(), plan.samples.tolist(), strict=True):
+            digest = self.views[slot].digests[-1]
+            row: list[int] = []
+            for _ in range(num_tokens() if samples else 0):
+                row.append(self._rule.next_token(digest) + (not is_right()))
+                digest = extend_digest(digest, row[-1])
+            rows.append(row)
+        return Ragged.from_rows(rows)
 
 
 def _view_of(new: NewRow, max_model_len: int) -> SlotView:
@@ -196,6 +234,7 @@ class Loop:
         self.depth = depth
         self.in_flight: deque[tuple[StepPlan, StepResult | None]] = deque()
         self.plans: list[StepPlan] = []
+        self.propose: Callable[[StepPlan], Ragged | None] = lambda plan: None
         self.results: dict[str, Finished] = {}
 
     def add(self, request: Request) -> None:
@@ -216,6 +255,7 @@ class Loop:
         if plan is not None:
             self.plans.append(plan)
             result = self.worker.execute(plan, range(plan.num_rows) if fails else fault_rows(plan))
+            result = replace(result, drafts=self.propose(plan))
             self.in_flight.append((plan, None if fails else result))
         return plan
 

@@ -101,6 +101,9 @@ class StepPlan:
         admitted: Requests new to their slot; their whole block table is in ``new_blocks``.
         released: int32[], slots given back before this step.
         copies: int32[m, 2], (source, destination) blocks to copy before the step.
+        drafts: Draft tokens to check, by row; None for none at all. A row with k of them has ``num_tokens``
+            1 + k: its last known token, then the drafts, which are in no token table yet. It yields the
+            drafts it accepts and one token more, 1 to k + 1 tokens.
     """
 
     step_id: int
@@ -112,6 +115,7 @@ class StepPlan:
     admitted: list[NewRow]
     released: Int32
     copies: Int32
+    drafts: Ragged | None = None
 
     @property
     def num_rows(self) -> int:
@@ -134,6 +138,7 @@ class StepResult:
         logprobs: By row; opaque, passed through to ``RowOutput``.
         prompt_logprobs: By row; opaque, passed through.
         faults: By row, a message: that request ends with ``finish_reason`` "error".
+        drafts: By row, tokens proposed to follow the ones it yielded; None for none at all.
     """
 
     step_id: int
@@ -141,9 +146,10 @@ class StepResult:
     logprobs: Mapping[int, object] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, object] = field(default_factory=dict)
     faults: Mapping[int, str] = field(default_factory=dict)
+    drafts: Ragged | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class RowOutput:
     """What a step brought for one request.
 
@@ -168,3 +174,21 @@ class RowOutput:
     logprobs: object = None
     prompt_logprobs: object = None
     error: str | None = None
+
+    @classmethod
+    def of_single_tokens(
+        cls, request_ids: Sequence[str], tokens: Sequence[int], num_cached_tokens: Sequence[int]
+    ) -> list[RowOutput]:
+        """Make the outputs of many rows that yielded one token each and go on.
+
+        A full batch makes a thousand in each step, so only what differs from the class's defaults is set.
+        """
+        outputs: list[RowOutput] = []
+        make, take = object.__new__, outputs.append
+        for request_id, token, num_cached in zip(request_ids, tokens, num_cached_tokens, strict=True):
+            output = make(cls)
+            output.request_id = request_id
+            output.tokens = [token]
+            output.num_cached_tokens = num_cached
+            take(output)
+        return outputs

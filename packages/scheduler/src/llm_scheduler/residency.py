@@ -52,11 +52,14 @@ class Residency:
         self._transfers = transfers
         self._deadlines = deadlines
         self._running_slots: Int64 | None = None
+        self._running_states: list[RequestState] | None = None
+        self._steps_of_one: Int32 = np.zeros(1, np.int32)
         self._refused: RequestState | None = None
         self._refused_at_blocks = 0
         self.running = OrderedRequests("rank")
         self.newcomers: dict[int, RequestState] = {}
         self.num_preemptions = 0
+        self._running_ids: list[str] = []
         self.prefix_queries = 0
         self.prefix_hits = 0
 
@@ -65,6 +68,16 @@ class Residency:
         if self._running_slots is None:
             self._running_slots = np.array([state.slot for state in self.running], np.int64)
         return self._running_slots
+
+    def states_at(self, slots: Int64) -> tuple[list[RequestState], list[str]]:
+        """Return the requests of slots and their ids; not to be changed."""
+        if slots is not self._running_slots:
+            states = self._table.states_at(slots)
+            return states, [state.request.request_id for state in states]
+        if self._running_states is None:
+            self._running_states = list(self.running)
+            self._running_ids = [state.request.request_id for state in self._running_states]
+        return self._running_states, self._running_ids
 
     # Moving in
 
@@ -123,6 +136,7 @@ class Residency:
             self._table.computed[state.slot] = num_computed
             self._meter.enter_at(state)
             state.num_cached_tokens += num_tokens
+            self._table.cached[state.slot] = state.num_cached_tokens
         self._run_loaded(state)
         return True
 
@@ -192,6 +206,7 @@ class Residency:
     def _count_hit(self, state: RequestState, num_cached: int) -> None:
         if state.num_cached_tokens < 0:
             state.num_cached_tokens = num_cached
+        self._table.cached[state.slot] = state.num_cached_tokens
         if state.request.match_prefix:
             self.prefix_queries += state.num_known_tokens
             self.prefix_hits += num_cached
@@ -226,6 +241,7 @@ class Residency:
         states = self._table.states_at(rows.slots)
         blocks = [[ragged.row(row) for row in range(len(rows))] for ragged in rows.blocks]
         stalled: set[int] = set()
+        self._drop_drafts(rows, needs, np.flatnonzero(~growth.ok))
         for row in np.flatnonzero(~growth.ok).tolist():
             gained = self._make_room(states[row], int(needs[row])) if states[row].slot >= 0 else None
             if gained is None:
@@ -236,6 +252,14 @@ class Residency:
         kept = [row for row, state in enumerate(states) if state.slot >= 0 and row not in stalled]
         kept_blocks = tuple(Ragged.from_rows([of_group[row] for row in kept]) for of_group in blocks)
         return PlannedRows(rows.slots[kept], rows.num_tokens[kept], kept_blocks)
+
+    def _drop_drafts(self, rows: PlannedRows, needs: Int32, short: Int64) -> None:
+        """Let rows that are short of blocks do without drafts: nobody is preempted for a guess."""
+        table, slots = self._table, rows.slots[short]
+        known = table.known[slots] + table.in_flight[slots]
+        rows.num_tokens[short] = np.minimum(rows.num_tokens[short], known - table.computed[slots])
+        end = table.computed[slots] + rows.num_tokens[short]
+        needs[short] = np.maximum(end - table.reserved[slots], 0)
 
     def _make_room(self, state: RequestState, num_tokens: int) -> list[Int32] | None:
         """Grow one row, taking blocks from the last running requests.
@@ -265,6 +289,7 @@ class Residency:
         slot = state.slot
         state.tokens_in_flight = int(self._table.in_flight[slot])
         state.was_preempted = True
+        self._table.outputs.flush(state)
         self._cache.shrink(state.seq, 0)
         self._leave_running(state)
         self._table.give_back([slot])
@@ -272,7 +297,28 @@ class Residency:
         self._deadlines.watch(state)
         self.num_preemptions += 1
 
-    # Leaving
+    # Results
+
+    def append_singles(self, slots: Int64, tokens: Int32) -> None:
+        """Tell the cache and the outputs one new token of each row.
+
+        Args:
+            slots: int64[R], slots of live requests.
+            tokens: int32[R].
+        """
+        if not len(slots):
+            return
+        table = self._table
+        if len(slots) + 1 > len(self._steps_of_one):
+            self._steps_of_one = np.arange(len(slots) + 1, dtype=np.int32)
+        self._cache.append_many(table.seq[slots], tokens, self._steps_of_one[: len(slots) + 1])
+        table.outputs.append(slots, tokens, table.states)
+        table.known[slots] += 1
+
+    def flush_outputs(self, state: RequestState) -> None:
+        """Bring ``state.outputs`` up to date."""
+        if state.slot >= 0:
+            self._table.outputs.flush(state)
 
     def append(self, states: list[RequestState], taken: list[list[int]]) -> None:
         """Tell the cache the tokens that requests took, preempted ones included."""
@@ -299,6 +345,8 @@ class Residency:
         if len(slots):
             # A request that ended computed a token more than it knows when a later plan was in flight.
             self._cache.commit_many(table.seq[slots], np.minimum(num_computed, table.known[slots]))
+
+    # Leaving
 
     def end(self, state: RequestState, how: int) -> None:
         """Take out an ended request; what a running one holds stays until ``give_back_idle``."""
@@ -328,11 +376,11 @@ class Residency:
     def _set_running(self, state: RequestState) -> None:
         self.newcomers[state.slot] = state
         self.running.add(state)
-        self._running_slots = None
+        self._running_slots = self._running_states = None
 
     def _leave_running(self, state: RequestState) -> None:
         self.running.remove(state)
         self.newcomers.pop(state.slot, None)
         self._meter.leave(state)
         self._caps.left(state.request)
-        self._running_slots = None
+        self._running_slots = self._running_states = None

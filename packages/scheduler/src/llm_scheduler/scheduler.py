@@ -14,26 +14,26 @@ from llm_kvcache import KVCache
 from llm_scheduler.admission import AdmissionGate, FinishRate, checked_request, require_fits
 from llm_scheduler.admitting import Admitter
 from llm_scheduler.aging import Aging
-from llm_scheduler.budget import share_budget
 from llm_scheduler.caps import Cap, Caps
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.configured_caps import configured_caps
 from llm_scheduler.deadlines import Deadlines
+from llm_scheduler.drafts import Drafts
 from llm_scheduler.errors import DuplicateRequest, InvalidResult
-from llm_scheduler.in_flight import PlanInFlight, PlansInFlight, tokens_by_row
+from llm_scheduler.in_flight import PlanInFlight, PlansInFlight, RowTokens, checked_tokens
 from llm_scheduler.metering import Meter
-from llm_scheduler.plan import Bool, Int64, NewRow, RowOutput, StepPlan, StepResult
+from llm_scheduler.plan import Bool, Int32, RowOutput, StepPlan, StepResult
+from llm_scheduler.planning import Planner
 from llm_scheduler.policy import Policy
 from llm_scheduler.policy_loading import checked_policy, make_policy
 from llm_scheduler.protocol import API_VERSION
 from llm_scheduler.remote_kv import RemoteKV, Transfers
 from llm_scheduler.request import Request, RequestState
 from llm_scheduler.residency import Residency
-from llm_scheduler.rows import PlannedRows
+from llm_scheduler.results import Results, error_output
 from llm_scheduler.service_time import MeasuredServiceTime, ServiceTime
-from llm_scheduler.slots import ENDED, FAILED, SlotTable
+from llm_scheduler.slots import ENDED, FAILED, LIVE, SlotTable
 from llm_scheduler.stats import SchedulerStats
-from llm_scheduler.stopping import take_tokens
 from llm_scheduler.waiting import WaitingQueue
 
 
@@ -87,6 +87,18 @@ class TokenBudgetScheduler:
         self._admitter = Admitter(
             config, self._table, self._waiting, self._residency, self._meter, self._caps
         )
+        self._drafts = Drafts(config.max_draft_tokens, self._table, self._caps)
+        self._planner = Planner(
+            config,
+            cache,
+            self._table,
+            self._waiting,
+            self._residency,
+            self._admitter,
+            self._caps,
+            self._drafts,
+        )
+        self._results = Results(self._table, self._residency, self._end)
         self._in_flight = PlansInFlight(config.max_plans_in_flight)
         self._requests: dict[str, RequestState] = {}
         self._ended_waiting: list[RowOutput] = []
@@ -167,36 +179,41 @@ class TokenBudgetScheduler:
         self._in_flight.require_room()
         self._end_late_requests()
         self._residency.give_up_loading()
-        budget = self._config.max_num_batched_tokens
-        self._admitter.admit_urgent()
-        rows, short_of_blocks = self._plan_running(budget)
-        if not short_of_blocks:
-            slots, num_tokens = self._admitter.admit(budget - rows.total_tokens)
-            if len(slots):
-                rows = rows.then(PlannedRows.without_blocks(slots, num_tokens, len(rows.blocks)))
-        if not len(rows):
+        planned = self._planner.plan(self._num_steps)
+        if planned is None:
             return None
-        rows, admitted = self._residency.introduce(rows)
-        plan = self._make_plan(rows.single_tokens_first(), admitted)
-        self._launch(plan)
+        plan, slots = planned
+        states, request_ids = self._residency.states_at(slots)
+        generations = self._table.generation[slots]
+        self._in_flight.add(PlanInFlight(plan, slots, states, request_ids, generations, self._clock()))
+        self._num_steps += 1
+        self._num_scheduled_tokens += plan.total_tokens
         return plan
 
     def update(self, plan: StepPlan, result: StepResult) -> list[RowOutput]:
         """Take in the result of the oldest plan in flight; see ``Scheduler.update``."""
         flight = self._in_flight.oldest(plan)
-        tokens = tokens_by_row(flight.plan, result)
+        tokens = checked_tokens(flight.plan, result)
         self._require_single_tokens(flight, tokens)
         self._measure(flight)
         occupied = self._land(flight)
-        slots = flight.slots[occupied]
-        outputs = self._take_results(flight.states, tokens, result)
-        if result.faults:
+        num_computed = flight.plan.num_computed + flight.plan.num_tokens
+        if flight.plan.drafts is not None:
+            num_computed -= self._reject_drafts(flight, occupied, tokens)
+        outputs = self._results.take(flight, occupied, tokens, result)
+        for row in result.faults:
             # Also where the request had ended before its row went wrong.
-            faulty = np.isin(np.arange(len(occupied)), list(result.faults)) & occupied
-            self._table.ended[flight.slots[faulty]] = FAILED
-        self._residency.commit(slots, (flight.plan.num_computed + flight.plan.num_tokens)[occupied])
+            if occupied[row]:
+                self._table.ended[flight.slots[row]] = FAILED
+        slots = flight.slots
+        if not occupied.all():
+            slots, num_computed = slots[occupied], num_computed[occupied]
+        self._residency.commit(slots, num_computed)
+        if self._drafts.is_on:
+            goes_on = occupied & flight.plan.samples & (self._table.ended[flight.slots] == LIVE)
+            self._drafts.propose(flight.slots[goes_on], result.drafts, np.flatnonzero(goes_on))
         self._residency.give_back_idle(slots)
-        return outputs + self.take_ended()
+        return outputs + self.take_ended() if self._ended_waiting else outputs
 
     def fail(self, plan: StepPlan, message: str) -> list[RowOutput]:
         """End the requests of a step that raised; see ``Scheduler.fail``."""
@@ -209,7 +226,7 @@ class TokenBudgetScheduler:
         # Also where the request had ended before: a later plan of it builds on what this one did not compute.
         self._table.ended[slots] = FAILED
         self._residency.give_back_idle(slots)
-        return [_error_output(state, message) for state in ended] + self.take_ended()
+        return [error_output(state, message) for state in ended] + self.take_ended()
 
     def take_ended(self) -> list[RowOutput]:
         """Return the outputs of requests that ended while they waited, each once.
@@ -249,70 +266,17 @@ class TokenBudgetScheduler:
             used_blocks=cache.used,
         )
 
-    # Planning
-
-    def _plan_running(self, budget: int) -> tuple[PlannedRows, bool]:
-        """Plan the running rows; also tell whether one of them found no blocks."""
-        slots = self._residency.running_slots()
-        wanted = self._table.tokens_wanted(slots)
-        if self._caps.limits_prompts:
-            self._limit_prompts(slots, wanted, budget)
-        granted = share_budget(wanted, budget, self._most_tokens_per_row)
-        chosen = granted > 0
-        if not chosen.all():
-            slots, granted = slots[chosen], granted[chosen]
-        return self._residency.grow(slots, granted)
-
-    @property
-    def _most_tokens_per_row(self) -> int:
-        return self._config.long_prefill_tokens or self._config.max_num_batched_tokens
-
-    def _limit_prompts(self, slots: Int64, wanted: Int64, budget: int) -> None:
-        """Lower what rows with a prompt want to what the caps let pass."""
-        table = self._table
-        in_prompt = np.flatnonzero((table.computed[slots] < table.prompt[slots]) & (wanted > 0))
-        is_contended = len(in_prompt) + self._waiting.num_ready > 1
-        self._caps.begin_step(budget, is_contended)
-        most = min(budget, self._most_tokens_per_row)
-        for row, state in zip(in_prompt.tolist(), table.states_at(slots[in_prompt]), strict=True):
-            start = int(table.computed[state.slot])
-            wanted[row] = self._caps.limit(state.request, start, min(int(wanted[row]), most))
-
-    def _make_plan(self, rows: PlannedRows, admitted: list[RequestState]) -> StepPlan:
-        table, slots = self._table, rows.slots
-        num_computed = table.computed[slots]
-        num_tokens = rows.num_tokens.astype(np.int32)
-        return StepPlan(
-            step_id=self._num_steps,
-            slots=slots.astype(np.int32),
-            num_tokens=num_tokens,
-            num_computed=num_computed,
-            samples=num_computed + num_tokens == table.known[slots] + table.in_flight[slots],
-            new_blocks=rows.blocks,
-            admitted=[_new_row(state) for state in admitted],
-            released=table.drain_released(),
-            copies=self._cache.take_copies(),
-        )
-
-    def _launch(self, plan: StepPlan) -> None:
-        """Count the plan's tokens as computed and its samples as known from now on."""
-        table, slots = self._table, plan.slots.astype(np.int64)
-        table.computed[slots] += plan.num_tokens
-        table.in_flight[slots] += plan.samples
-        table.plans[slots] += 1
-        self._in_flight.add(
-            PlanInFlight(plan, slots, table.states_at(slots), table.generation[slots], self._clock())
-        )
-        self._num_steps += 1
-        self._num_scheduled_tokens += plan.total_tokens
-
     # Results
 
     def _land(self, flight: PlanInFlight) -> Bool:
-        """Undo what ``_launch`` counted in advance; return bool[R], rows that were not preempted since."""
+        """Undo what the planner counted in advance; return bool[R], rows that were not preempted since."""
         self._in_flight.remove(flight)
         table, samples = self._table, flight.plan.samples
         occupied = table.still_occupied(flight.slots, flight.generations)
+        if occupied.all():
+            table.plans[flight.slots] -= 1
+            table.in_flight[flight.slots] -= samples
+            return occupied
         slots = flight.slots[occupied]
         table.plans[slots] -= 1
         table.in_flight[slots] -= samples[occupied]
@@ -320,50 +284,17 @@ class TokenBudgetScheduler:
             flight.states[row].tokens_in_flight -= 1
         return occupied
 
-    def _take_results(
-        self, states: list[RequestState], tokens: list[list[int]], result: StepResult
-    ) -> list[RowOutput]:
-        """Hand the tokens to their requests, tell the cache once for all, then end those that are done."""
-        outputs: list[RowOutput] = []
-        takers: list[RequestState] = []
-        taken: list[list[int]] = []
-        ended: list[tuple[RequestState, str]] = []
-        faults, logprobs, prompt_logprobs = result.faults, result.logprobs, result.prompt_logprobs
-        for row, (state, new) in enumerate(zip(states, tokens, strict=True)):
-            if state.finished:
-                continue
-            if row in faults:
-                outputs.append(_error_output(state, faults[row]))
-                ended.append((state, "error"))
-                continue
-            reason = stop_token = None
-            if new:
-                new, reason, stop_token = take_tokens(state, new)
-                takers.append(state)
-                taken.append(new)
-                if reason is not None:
-                    ended.append((state, reason))
-            elif row not in prompt_logprobs:
-                continue
-            outputs.append(
-                RowOutput(
-                    state.request.request_id,
-                    new,
-                    reason,
-                    stop_token,
-                    state.num_cached_tokens,
-                    logprobs.get(row),
-                    prompt_logprobs.get(row),
-                )
-            )
-        self._residency.append(takers, taken)
-        for state, reason in ended:
-            self._end(state, reason)
-        return outputs
+    def _reject_drafts(self, flight: PlanInFlight, occupied: Bool, tokens: RowTokens) -> Int32:
+        """Take back the tokens computed for drafts that were not accepted; return int32[R], how many."""
+        assert flight.plan.drafts is not None, "the plan has no drafts"
+        num_drafts = np.diff(flight.plan.drafts.offsets)
+        rejected = np.where(num_drafts > 0, num_drafts + 1 - tokens.lengths, 0).astype(np.int32)
+        self._table.computed[flight.slots[occupied]] -= rejected[occupied]
+        return rejected
 
-    def _require_single_tokens(self, flight: PlanInFlight, tokens: list[list[int]]) -> None:
+    def _require_single_tokens(self, flight: PlanInFlight, tokens: RowTokens) -> None:
         """Refuse several tokens of a row that a later plan holds: that plan counts on one."""
-        several = np.fromiter(map(len, tokens), np.int64, len(tokens)) > 1
+        several = tokens.lengths > 1
         if not several.any():
             return
         held = self._table.still_occupied(flight.slots, flight.generations) & (
@@ -371,7 +302,7 @@ class TokenBudgetScheduler:
         )
         if (several & held).any():
             row = int(np.flatnonzero(several & held)[0])
-            message = f"row {row} has {len(tokens[row])} tokens while a later plan with it is in flight"
+            message = f"row {row} has {tokens.lengths[row]} tokens while a later plan with it is in flight"
             raise InvalidResult("tokens", message)
 
     def _end(self, state: RequestState, reason: str) -> None:
@@ -417,15 +348,3 @@ class _View:
     @property
     def num_steps(self) -> int:
         return self.steps()
-
-
-def _error_output(state: RequestState, message: str) -> RowOutput:
-    cached = max(state.num_cached_tokens, 0)
-    return RowOutput(state.request.request_id, [], "error", num_cached_tokens=cached, error=message)
-
-
-def _new_row(state: RequestState) -> NewRow:
-    request = state.request
-    return NewRow(
-        state.slot, request.request_id, state.known_token_ids(), state.num_prompt_tokens, request.payload
-    )

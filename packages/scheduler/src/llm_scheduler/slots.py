@@ -7,8 +7,10 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_scheduler.outputs import OutputLog
 from llm_scheduler.plan import Bool, Int32, Int64
 from llm_scheduler.request import RequestState
+from llm_scheduler.stopping import StopFilter
 
 LIVE = 0
 ENDED = 1
@@ -20,7 +22,10 @@ FAILED = 2
 class SlotTable:
     """The numbers of every running request, so that a step handles all rows with a few array operations.
 
-    Attributes (each of length ``num_slots``):
+    Attributes (each but ``outputs`` and ``stops`` of length ``num_slots``):
+        outputs: The outputs that are not yet in ``RequestState.outputs``.
+        stops: The stop tokens of all occupants.
+        states: The occupants, or None.
         seq: int64, sequence id in the cache.
         known: int32, known tokens.
         in_flight: int32, sampled tokens of unfinished plans: they count as known for planning.
@@ -31,6 +36,7 @@ class SlotTable:
         plans: int32, plans in flight that hold the slot.
         ended: int8, ``LIVE``, ``ENDED`` or ``FAILED``.
         is_told: bool, a plan has named the occupant as admitted.
+        cached: int32, ``RequestState.num_cached_tokens`` while it runs.
         generation: int64, counts occupants; a plan's copy is equal while its row is still the occupant.
     """
 
@@ -46,7 +52,10 @@ class SlotTable:
         self.ended: NDArray[np.int8] = np.zeros(num_slots, np.int8)
         self.is_told: Bool = np.zeros(num_slots, np.bool_)
         self.generation: Int64 = np.zeros(num_slots, np.int64)
-        self._states: list[RequestState | None] = [None] * num_slots
+        self.cached: Int32 = np.zeros(num_slots, np.int32)
+        self.outputs = OutputLog(num_slots)
+        self.stops = StopFilter()
+        self.states: list[RequestState | None] = [None] * num_slots
         self._free = list(range(num_slots))
         self._released: list[int] = []
         self._num_ended = 0
@@ -59,7 +68,7 @@ class SlotTable:
     @property
     def num_slots(self) -> int:
         """All slots."""
-        return len(self._states)
+        return len(self.states)
 
     @property
     def num_ended(self) -> int:
@@ -69,11 +78,12 @@ class SlotTable:
     def take(self, state: RequestState, num_computed: int) -> None:
         """Give the lowest free slot to a request whose known tokens are all reserved."""
         slot = heapq.heappop(self._free)
-        self._states[slot] = state
+        self.states[slot] = state
         state.slot = slot
         self.seq[slot] = state.seq
         self.known[slot] = self.reserved[slot] = state.num_known_tokens
         self.computed[slot] = num_computed
+        self.stops.add(state.stop_token_ids)
         self.prompt[slot] = state.num_prompt_tokens
         self.limit[slot] = state.num_prompt_tokens + state.max_outputs
 
@@ -86,10 +96,11 @@ class SlotTable:
         """Free slots; the next plan names those whose occupant some plan had named."""
         self._released.extend(slot for slot in slots if self.is_told[slot])
         for slot in slots:
-            state = self._states[slot]
+            state = self.states[slot]
             assert state is not None, "the slot is free already"
+            self.stops.remove(state.stop_token_ids)
             state.slot = -1
-            self._states[slot] = None
+            self.states[slot] = None
             self._num_ended -= int(self.ended[slot] != LIVE)
             heapq.heappush(self._free, slot)
         self.generation[slots] += 1
@@ -97,6 +108,7 @@ class SlotTable:
         self.plans[slots] = 0
         self.ended[slots] = LIVE
         self.is_told[slots] = False
+        self.outputs.drop(slots)
 
     def drain_released(self) -> Int32:
         """Return int32[], the slots given back since the last call."""
@@ -106,7 +118,7 @@ class SlotTable:
 
     def states_at(self, slots: Int64) -> list[RequestState]:
         """Return the occupants of taken slots."""
-        states = self._states
+        states = self.states
         return [states[slot] for slot in slots.tolist()]
 
     def tokens_wanted(self, slots: Int64) -> Int64:
