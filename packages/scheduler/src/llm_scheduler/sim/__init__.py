@@ -15,6 +15,7 @@ from llm_scheduler.sim.errors import (
 from llm_scheduler.sim.json_trace import write_json_trace
 from llm_scheduler.sim.lengths import Fixed, Lengths, LogNormal, Uniform, parse_lengths
 from llm_scheduler.sim.metrics import jain_index
+from llm_scheduler.sim.plan_records import step_records_of
 from llm_scheduler.sim.plots import draw
 from llm_scheduler.sim.recording import Outcome, Recording
 from llm_scheduler.sim.report import Distribution, Report, Slo
@@ -77,6 +78,7 @@ __all__ = [
     "read_step_records",
     "read_trace",
     "simulate",
+    "step_records_of",
     "synthesize",
     "write_json_trace",
     "write_step_records",

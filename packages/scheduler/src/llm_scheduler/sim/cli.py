@@ -14,6 +14,7 @@ from llm_scheduler.errors import SchedulerError
 from llm_scheduler.sim import cli_options as options
 from llm_scheduler.sim.errors import PlottingUnavailable, SchedulerFault, SchedulerStalled
 from llm_scheduler.sim.json_trace import write_json_trace
+from llm_scheduler.sim.plan_records import is_plan_record, step_records_of
 from llm_scheduler.sim.plots import draw
 from llm_scheduler.sim.report import Distribution, Report
 from llm_scheduler.sim.request_table import write_request_table
@@ -173,13 +174,16 @@ def _add_fit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     summary = "fit a step-time model to the recorded steps of a run"
     parser = _add_command(commands, "fit", _fit, summary, "llm-sim fit steps.jsonl --output h200.json")
     parser.add_argument(
-        "records", metavar="FILE", help="JSONL, one step a line: see llm_scheduler.sim.step_time"
+        "records", metavar="FILE", help="a record of llm_scheduler.recording, or JSONL with one step a line"
     )
     parser.add_argument("--output", metavar="FILE", help="write the constants, for --step-time")
 
 
 def _fit(args: argparse.Namespace) -> None:
-    fit = fit_step_time(read_step_records(args.records))
+    records = (
+        step_records_of(args.records) if is_plan_record(args.records) else read_step_records(args.records)
+    )
+    fit = fit_step_time(records)
     sys.stdout.write(_format_fit(fit))
     if args.output:
         Path(args.output).write_text(fit.model.to_json(), encoding="utf-8")

@@ -8,6 +8,7 @@ Fields of a line, all but two with a default:
     output_tokens   tokens it generates
     max_tokens      declared limit, at least output_tokens (the default)
     tenant, priority, deadline_s (seconds after arrival)
+    salt            requests of different salts share no blocks
     prefix_group    name of a shared prefix, of prefix_tokens tokens, at the begin of the prompt
     shared          instead of prefix_group: list of [name, tokens], the contents the prompt begins with
     id, after       a name of this request; the id of an earlier one whose end starts this one
@@ -32,7 +33,7 @@ from llm_scheduler.sim.workload import RequestSpec, Workload
 
 _PROMPT_FIELDS = {"prompt_tokens", "token_ids", "prefix_group", "prefix_tokens", "shared"}
 _ORDER_FIELDS = {"arrival_s", "id", "after", "continues"}
-_OTHER_FIELDS = {"output_tokens", "max_tokens", "tenant", "priority", "deadline_s"}
+_OTHER_FIELDS = {"output_tokens", "max_tokens", "tenant", "priority", "deadline_s", "salt"}
 _FIELDS = frozenset(_PROMPT_FIELDS | _ORDER_FIELDS | _OTHER_FIELDS)
 _T = TypeVar("_T")
 
@@ -77,6 +78,7 @@ def _lines(workload: Workload) -> Iterable[str]:
             "tenant": spec.tenant or None,
             "priority": spec.priority or None,
             "deadline_s": spec.deadline_s,
+            "salt": spec.salt,
             "shared": [list(part) for part in spec.shared] or None,
             "id": str(index) if index in referred else None,
             "after": None if spec.after is None else str(spec.after),
@@ -121,6 +123,7 @@ class _Line:
                 priority=self._integer("priority", 0),
                 deadline_s=self._number_of("deadline_s", 0.0) if "deadline_s" in self._fields else None,
                 after=after,
+                salt=self.text("salt"),
                 continues=self._typed("continues", bool, "true or false") or False,
             )
         except InvalidField as error:

@@ -72,6 +72,7 @@ class Simulator:
         self._followers = _followers(workload)
         # Of a scheduler that ends requests without a step; others have no such method.
         self._take_ended: Callable[[], list[RowOutput]] = getattr(self.scheduler, "take_ended", list)
+        self._salts = {index: salt.encode() for index, salt in workload.salts.items()}
         self._tries: dict[int, int] = {}
         self._in_flight: deque[_Flight] = deque()
         self._request_at_slot: Int64 = np.zeros(setup.config.max_num_seqs, np.int64)
@@ -150,6 +151,7 @@ class Simulator:
             arrival_s=arrived_s,
             deadline_s=None if math.isnan(deadline_s) else arrived_s + deadline_s,
             tenant=workload.tenant_names[workload.tenants[index]],
+            salt=self._salts.get(index),
         )
 
     def _refuse(self, index: int, error: SchedulerError) -> None:

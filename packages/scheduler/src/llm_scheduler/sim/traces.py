@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from llm_scheduler.sim.errors import TraceError
 from llm_scheduler.sim.json_trace import read_json_trace
+from llm_scheduler.sim.plan_records import is_plan_record, read_plan_record
 from llm_scheduler.sim.public_traces import read_azure_trace, read_burstgpt_trace, read_mooncake_trace
 from llm_scheduler.sim.trace_lines import numbered_lines
 from llm_scheduler.sim.workload import RequestSpec, Workload
@@ -23,6 +24,8 @@ class TraceFormat(StrEnum):
     AZURE = "azure"
     MOONCAKE = "mooncake"
     BURSTGPT = "burstgpt"
+    RECORD = "record"
+    """What ``llm_scheduler.recording`` wrote of a live scheduler."""
 
 
 _READERS: Mapping[TraceFormat, Callable[[str | Path], Iterable[RequestSpec]]] = MappingProxyType(
@@ -31,6 +34,7 @@ _READERS: Mapping[TraceFormat, Callable[[str | Path], Iterable[RequestSpec]]] = 
         TraceFormat.AZURE: read_azure_trace,
         TraceFormat.MOONCAKE: read_mooncake_trace,
         TraceFormat.BURSTGPT: read_burstgpt_trace,
+        TraceFormat.RECORD: read_plan_record,
     }
 )
 
@@ -59,6 +63,8 @@ def detect_format(path: str | Path) -> TraceFormat:
     Raises:
         TraceError: The file cannot be read, or looks like none of the formats.
     """
+    if is_plan_record(path):
+        return TraceFormat.RECORD
     number, line = next(iter(numbered_lines(path)))
     if line.lstrip().startswith("{"):
         try:

@@ -34,6 +34,7 @@ class RequestSpec:
         deadline_s: Seconds after its arrival by which it should end, or None.
         after: Index of the request whose end starts this one, or None.
         continues: Whether the prompt begins with the prompt and the output of ``after``.
+        salt: Requests of different salts share no blocks.
     """
 
     prompt_tokens: int
@@ -47,6 +48,7 @@ class RequestSpec:
     deadline_s: float | None = None
     after: int | None = None
     continues: bool = False
+    salt: str | None = None
 
     def __post_init__(self) -> None:
         InvalidWorkload.require("prompt_tokens", self.prompt_tokens >= 1, "expected at least 1")
@@ -99,6 +101,7 @@ class Workload:
         tenant_names: Names of the tenants.
         shared: By request, (content number, tokens) of each shared content; requests without are left out.
         explicit: By request, its prompt ids; requests without are left out.
+        salts: By request, its salt; requests without are left out.
         content_names: Name of each shared content.
         tenant_weights: Share of service each tenant is entitled to; 1 where left out.
     """
@@ -116,6 +119,7 @@ class Workload:
     tenant_names: tuple[str, ...]
     shared: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     explicit: Mapping[int, Int32] = field(default_factory=dict)
+    salts: Mapping[int, str] = field(default_factory=dict)
     content_names: tuple[str, ...] = ()
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
@@ -163,6 +167,7 @@ class Workload:
                 if spec.shared
             },
             explicit={i: spec.token_ids for i, spec in enumerate(specs) if spec.token_ids is not None},
+            salts={i: spec.salt for i, spec in enumerate(specs) if spec.salt is not None},
             content_names=tuple(content_index),
             tenant_weights=_checked_weights(tenant_weights or {}),
         )
@@ -187,6 +192,7 @@ class Workload:
             deadline_s=None if np.isnan(deadline_s) else deadline_s,
             after=None if self.after[index] < 0 else int(self.after[index]),
             continues=bool(self.continues[index]),
+            salt=self.salts.get(index),
         )
 
     def prompt(self, index: int) -> Int32:
