@@ -257,13 +257,16 @@ class KVCache:
         """Hands over the copies due as int32 `[m, 2]` of (source, destination), without a host tier."""
         return self.take_transfers().moves[:, 1:]
 
-    def finish_transfers(self, batch: int, succeeded: bool = True) -> None:
+    def finish_transfers(self, batch: int, succeeded: bool = True) -> list[int]:
         """Tells how a batch of `take_transfers` ended; what it stored can be found only then.
 
-        After a failure the host forgets what was on its way. Sequences matched since the batch before hold
-        blocks that were not loaded: release them, or shrink them to 0, and do not commit them.
+        After a failure the host forgets what was on its way.
+
+        Returns:
+            Open sequences that hold blocks which were not loaded, empty after a success: release them, or
+            shrink them to 0, and do not commit them.
         """
-        self._native.finish_transfers(integer("batch", batch), bool(succeeded))
+        return self._native.finish_transfers(integer("batch", batch), bool(succeeded))
 
     def set_retention(self, seq: int, *, priority: int = 0, ttl_s: float | None = None) -> None:
         """States how the sequence's blocks are kept once nobody holds them, under policies that look at it.

@@ -261,7 +261,7 @@ impl Cache {
         Ok((transfers.batch.unwrap_or(-1), moves))
     }
 
-    fn finish_transfers(&self, py: Python<'_>, batch: i64, succeeded: bool) -> PyResult<()> {
+    fn finish_transfers(&self, py: Python<'_>, batch: i64, succeeded: bool) -> PyResult<Vec<i64>> {
         self.with(py, |cache| cache.finish_transfers(batch, succeeded))
     }
 

@@ -200,7 +200,7 @@ impl KvCache {
                         let spare =
                             || CacheError::Invariant("a hit needs more blocks than were counted".into());
                         let (held, block) = loads.next().ok_or_else(spare)?;
-                        self.load(held, block);
+                        self.load(held, id, block);
                         blocks.push(block);
                     }
                 }

@@ -1,10 +1,12 @@
 //! Owns the host tier: evicted blocks go there, prefix hits bring them back. Only the index is here; the worker copies.
 
+use std::collections::BTreeSet;
+
 use kvcache_blocks::BlockId;
 use kvcache_prefix::BlockName;
 use kvcache_tiers::{Outcome, Slot, TierConfig, TierError, TierId, TierIndex, TransferId};
 
-use crate::transfers::{BatchId, Transfer, Transfers};
+use crate::transfers::{BatchId, HostTransfer, Transfers};
 use crate::{CacheError, KvCache};
 
 /// Contents that stay on the host until they are loaded.
@@ -100,11 +102,7 @@ impl KvCache {
         let place = begun.transfer.destination.ok_or_else(lost)?;
         self.events
             .host_claimed(place.slot, block, begun.evicted.map(BlockName::from_u128))?;
-        let transfer = Transfer::Store {
-            source: block,
-            destination: place.slot,
-        };
-        self.transfers.host(begun.transfer.id, transfer);
+        self.transfers.store(begun.transfer.id, block, place.slot);
         Ok(())
     }
 
@@ -128,13 +126,9 @@ impl KvCache {
             .try_for_each(|held| Ok(host.index.fail(held.id).map(drop)?))
     }
 
-    /// Orders contents of the host into a block of the device.
-    pub(crate) fn load(&mut self, held: HeldOnHost, block: BlockId) {
-        let transfer = Transfer::Load {
-            source: held.slot,
-            destination: block,
-        };
-        self.transfers.host(held.id, transfer);
+    /// Orders contents of the host into a block of a sequence.
+    pub(crate) fn load(&mut self, held: HeldOnHost, sequence: i64, block: BlockId) {
+        self.transfers.load(held.id, sequence, held.slot, block);
     }
 
     /// Hands over the transfers due before the next step; carry them out one after the other.
@@ -144,24 +138,26 @@ impl KvCache {
 
     /// Tells how a batch of transfers ended. What was stored can be found only then.
     ///
-    /// After a failure the contents on the host are forgotten; sequences that were matched since the batch before
-    /// hold blocks that were not loaded, and must be released or shrunk to nothing without a commit.
-    pub fn finish_transfers(&mut self, batch: BatchId, succeeded: bool) -> Result<(), CacheError> {
+    /// After a failure the contents on the host are forgotten. Returns the open sequences that hold blocks which were
+    /// not loaded, in the order of their ids: they must be released or shrunk to nothing without a commit.
+    pub fn finish_transfers(&mut self, batch: BatchId, succeeded: bool) -> Result<Vec<i64>, CacheError> {
         let unknown = || CacheError::invalid("batch", batch, "no batch of this number is in flight");
-        let ids = self.transfers.end(batch).ok_or_else(unknown)?;
-        let Some(host) = &mut self.host else { return Ok(()) };
-        for id in ids {
-            let ended = if succeeded {
-                host.index.complete(id)?
-            } else {
-                host.index.fail(id)?
-            };
+        let ended = self.transfers.end(batch).ok_or_else(unknown)?;
+        let host = self.host.as_mut().ok_or_else(lost)?;
+        let mut without = BTreeSet::new();
+        for HostTransfer { id, sequence } in ended {
+            if !succeeded {
+                host.index.fail(id)?;
+                without.extend(sequence.filter(|sequence| self.sequences.contains_key(sequence)));
+                continue;
+            }
+            let ended = host.index.complete(id)?;
             if let (Outcome::Stored, Some(place)) = (ended.outcome, ended.transfer.destination) {
                 let name = BlockName::from_u128(ended.transfer.key);
                 self.events.host_stored(place.slot, name)?;
             }
         }
-        Ok(())
+        Ok(without.into_iter().collect())
     }
 }
 

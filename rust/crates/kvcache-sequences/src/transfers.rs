@@ -43,13 +43,21 @@ pub struct Transfers {
     pub moves: Vec<Transfer>,
 }
 
+/// A transfer that the host tier's index must hear the end of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostTransfer {
+    pub(crate) id: TransferId,
+    /// For which sequence contents are loaded.
+    pub(crate) sequence: Option<i64>,
+}
+
 /// Transfers that nobody has taken, and those of the host tier that were taken and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTransfers {
     moves: Vec<Transfer>,
-    /// Of `moves`, those that the host tier's index must hear the end of.
-    host: Vec<TransferId>,
-    batches: HashMap<BatchId, Vec<TransferId>>,
+    /// Of `moves`, those of the host tier.
+    host: Vec<HostTransfer>,
+    batches: HashMap<BatchId, Vec<HostTransfer>>,
     next_batch: BatchId,
 }
 
@@ -58,9 +66,17 @@ impl PendingTransfers {
         self.moves.push(Transfer::Copy { source, destination });
     }
 
-    pub(crate) fn host(&mut self, id: TransferId, transfer: Transfer) {
-        self.moves.push(transfer);
-        self.host.push(id);
+    pub(crate) fn store(&mut self, id: TransferId, source: BlockId, destination: Slot) {
+        self.moves.push(Transfer::Store { source, destination });
+        self.host.push(HostTransfer { id, sequence: None });
+    }
+
+    pub(crate) fn load(&mut self, id: TransferId, sequence: i64, source: Slot, destination: BlockId) {
+        self.moves.push(Transfer::Load { source, destination });
+        self.host.push(HostTransfer {
+            id,
+            sequence: Some(sequence),
+        });
     }
 
     pub(crate) fn take(&mut self) -> Transfers {
@@ -76,7 +92,7 @@ impl PendingTransfers {
         }
     }
 
-    pub(crate) fn end(&mut self, batch: BatchId) -> Option<Vec<TransferId>> {
+    pub(crate) fn end(&mut self, batch: BatchId) -> Option<Vec<HostTransfer>> {
         self.batches.remove(&batch)
     }
 

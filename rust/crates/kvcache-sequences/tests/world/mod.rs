@@ -315,7 +315,8 @@ impl World {
         let transfers = self.cache.take_transfers();
         let changed = std::mem::take(&mut self.changed);
         if let (true, Some(batch)) = (transfers_fail, transfers.batch) {
-            self.cache.finish_transfers(batch, false)?;
+            let without = self.cache.finish_transfers(batch, false)?;
+            assert!(without.iter().all(|id| changed.contains(id)));
             // Nobody knows which of them got what they waited for: none is committed, all end.
             return self.abandon(changed);
         }
