@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from llm_kvcache import KVCache, _native
 
 ROOT = Path(__file__).parents[1]
@@ -27,10 +28,12 @@ def test_readme_runs_without_torch():
         subprocess.run([sys.executable, "-c", NO_TORCH + block], check=True, timeout=60)
 
 
-def test_the_stub_names_what_the_native_class_has():
+@pytest.mark.parametrize("native", [_native.Cache, _native.Events, _native.Tiers])
+def test_the_stub_names_what_the_native_class_has(native):
     stub = (ROOT / "src/llm_kvcache/_native.pyi").read_text()
-    stubbed = set(re.findall(r"^    def (\w+)", stub, re.MULTILINE)) - {"__new__"}
-    assert stubbed == {name for name in vars(_native.Cache) if not name.startswith("_")}
+    body = re.search(rf"^class {native.__name__}:\n((?: +.*\n)+)", stub, re.MULTILINE)[1]
+    stubbed = set(re.findall(r"^    def (\w+)", body, re.MULTILINE)) - {"__new__"}
+    assert stubbed == {name for name in vars(native) if not name.startswith("_")}
 
 
 def test_every_public_method_has_a_docstring():

@@ -78,5 +78,100 @@ class PolicyError(KVCacheError):
     """
 
 
+class UnknownTransfer(KVCacheError, LookupError):
+    """No transfer in flight has this id: it never began, or has ended.
+
+    Attributes:
+        transfer: The id that was asked for.
+    """
+
+    def __init__(self, transfer: int) -> None:
+        super().__init__(transfer)
+        self.transfer = transfer
+
+    def __str__(self) -> str:
+        return f"no transfer in flight has the id {self.transfer}"
+
+
+class NotResident(KVCacheError, LookupError):
+    """A block's contents are not where they are asked for.
+
+    Attributes:
+        key: The block.
+        tier: Where it was looked for; None for every tier that would do.
+    """
+
+    def __init__(self, key: bytes, tier: str | None) -> None:
+        super().__init__(key, tier)
+        self.key = key
+        self.tier = tier
+
+    def __str__(self) -> str:
+        where = "any tier that would do" if self.tier is None else f"tier {self.tier!r}"
+        return f"block {self.key.hex()} is not resident in {where}"
+
+
+class NoRoom(KVCacheError):
+    """A tier has too few slots that are free or could be freed: the others are pinned or held by transfers.
+
+    Attributes:
+        tier: The tier.
+        needed: Slots that the call needs.
+        available: Slots that are free or could be freed.
+    """
+
+    def __init__(self, tier: str, needed: int, available: int) -> None:
+        super().__init__(tier, needed, available)
+        self.tier = tier
+        self.needed = needed
+        self.available = available
+
+    def __str__(self) -> str:
+        return f"tier {self.tier!r} has room for {self.available} blocks, not for {self.needed}"
+
+
+class TierLost(KVCacheError):
+    """A tier went away and takes nothing in until it is restored.
+
+    Attributes:
+        tier: The tier.
+    """
+
+    def __init__(self, tier: str) -> None:
+        super().__init__(tier)
+        self.tier = tier
+
+    def __str__(self) -> str:
+        return f"tier {self.tier!r} was lost"
+
+
+class EventGap(KVCacheError):
+    """Events are missing: a follower must start again from a snapshot.
+
+    Attributes:
+        wanted: Number of the first event that the follower lacks.
+        oldest: Number of the first event that there is.
+        next: Number that the next event will get.
+    """
+
+    def __init__(self, wanted: int, oldest: int, next: int) -> None:  # noqa: A002 (the name of the field)
+        super().__init__(wanted, oldest, next)
+        self.wanted = wanted
+        self.oldest = oldest
+        self.next = next
+
+    def __str__(self) -> str:
+        there = f"{self.oldest} to {self.next} (exclusive)"
+        return f"events from {self.wanted} on are needed, but those there are {there}"
+
+
+class EventsDisabled(KVCacheError):
+    """The event log keeps no events."""
+
+
+class WireError(KVCacheError, ValueError):
+    """Bytes are no batch of events, or one of another version of the format."""
+
+
 class InvariantError(KVCacheError):
     """The cache's state contradicts itself, or native code panicked: an error of this package."""

@@ -135,7 +135,7 @@ impl Stored {
 /// Consecutive events of one log, or a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Which life of the cache this is: any number that differs from restart to restart.
+    /// Which life of the cache this is: a number that grows from start to start.
     pub epoch: u64,
     /// Number of the first event; for a snapshot, of the first event after it.
     pub seq: u64,

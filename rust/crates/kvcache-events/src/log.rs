@@ -26,7 +26,7 @@ impl EventLog {
     ///
     /// So memory is about `capacity * (16 + 4 * block_size)` bytes plus 300 an event at most, beyond one event.
     ///
-    /// `epoch` is any number that differs from one life of the cache to the next, such as its start time.
+    /// `epoch` is a number that grows from one life of the cache to the next, such as its start time.
     pub fn new(capacity: usize, epoch: u64) -> Self {
         Self {
             capacity,

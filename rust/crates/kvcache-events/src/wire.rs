@@ -16,7 +16,7 @@
 //! ```
 //!
 //! `seq` numbers the first event, the others follow without holes; a snapshot's events have no numbers and `seq` is that
-//! of the first event after it. Later minor versions may append elements to any of these arrays: readers pass over what
+//! of the first event after it. `epoch` grows from one life of the cache to the next. Later minor versions may append elements to any of these arrays: readers pass over what
 //! they do not know. A reader refuses another `version`, another kind of event, and bytes after the batch.
 //! Writers use the shortest form of every value, so equal batches have equal bytes; readers take any form.
 

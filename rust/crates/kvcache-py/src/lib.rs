@@ -5,7 +5,10 @@
 mod arrays;
 mod cache;
 mod errors;
+mod events;
+mod locked;
 mod policy;
+mod tiers;
 
 use std::sync::Arc;
 
@@ -50,5 +53,10 @@ fn block_hashes(
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("HASH_VERSION", HASH_VERSION)?;
     module.add_function(wrap_pyfunction!(block_hashes, module)?)?;
+    module.add("EVENT_WIRE_VERSION", kvcache_events::WIRE_VERSION)?;
+    module.add_function(wrap_pyfunction!(events::encode_events, module)?)?;
+    module.add_function(wrap_pyfunction!(events::decode_events, module)?)?;
+    module.add_class::<events::Events>()?;
+    module.add_class::<tiers::Tiers>()?;
     module.add_class::<cache::Cache>()
 }
