@@ -10,6 +10,6 @@ def pytest_addoption(parser):
     parser.addoption(
         "--kvcache-sequences",
         type=int,
-        default=10_000,
+        default=1_000,
         help="number of random operation sequences that drive llm_kvcache against its reference model",
     )

@@ -1,218 +1,344 @@
 """Owns a plain-Python model of the cache: what each call must answer, without hashes, lists or speed.
 
-Block ids are taken from the cache under test; the model says whether the cache was allowed to hand them out.
-It also plays the device: `memory` holds, for each block and offset, the identity of what was written there.
+Block ids are taken from the cache under test; `kvcache_reference_pool` says whether it may hand them out.
 """
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import deque
 
-JUNK = -1
+from kvcache_reference_device import Identities, ReferenceDevice
+from kvcache_reference_groups import ReferenceLayout
+from kvcache_reference_host import Moves, ReferenceHost
+from kvcache_reference_pins import ModelPin, ReferencePins
+from kvcache_reference_pool import ReferencePool
+from kvcache_reference_sequence import Drop, ModelSequence
+from llm_kvcache import COPY, STORE, BlockInfo
 
-
-@dataclass
-class ModelSequence:
-    keys: tuple
-    media: dict
-    tokens: list
-    table: list = field(default_factory=list)
-    reserved: int = 0
-    computed: int = 0
-    settled: int = 0
-
-    def contents(self, n):
-        """The identity of the keys and values at positions 0 to n - 1: all that is seen up to there."""
-        seen, out = hash(self.keys), []
-        for position in range(n):
-            seen = hash((seen, self.tokens[position], self.media.get(position)))
-            out.append(seen)
-        return out
+NOTHING_KNOWN = BlockInfo(0, None, 1.0, None)
 
 
 class ReferenceModel:
-    def __init__(self, block_size, num_blocks, prefix_caching):
-        self.size = block_size
-        self.num_blocks = num_blocks
+    def __init__(self, groups, num_blocks, policy, prefix_caching=True, partial_reuse=False, host_blocks=0):
+        self.layout = ReferenceLayout(groups)
         self.prefix_caching = prefix_caching
-        self.references = dict.fromkeys(range(num_blocks), 0)
-        self.cached = OrderedDict()  # unowned published blocks, next eviction first
-        self.names = {}  # published block -> name
-        self.index = {}  # name -> block
+        self.partial_reuse = partial_reuse
+        self.moves = Moves()
+        self.host = ReferenceHost(host_blocks, self.moves) if host_blocks else None
+        self.pool = ReferencePool(num_blocks, policy, self.host)
+        self.device = ReferenceDevice(self.layout, num_blocks, host_blocks)
+        self.identities = Identities()
+        self.pins = ReferencePins()
         self.sequences = {}
-        self.copies = []
-        self.memory = [[JUNK] * block_size for _ in range(num_blocks)]
-        self.queries = self.hits = self.evictions = 0
+        self.now_s = 0.0
+        self.queries = self.hits = self.host_hits = 0
 
-    # Blocks
-
-    def free_blocks(self):
-        return {b for b, n in self.references.items() if n == 0 and b not in self.cached}
-
-    def num_available(self):
-        return sum(n == 0 for n in self.references.values())
-
-    def adopt(self, block):
-        """The cache handed out this block as new: it had to be free, or the first to evict when none was."""
-        free = self.free_blocks()
-        if free:
-            assert block in free, f"block {block} was handed out while others were free"
-        else:
-            expected = next(iter(self.cached))
-            assert block == expected, f"block {block} was evicted, not {expected}"
-            del self.cached[block]
-            del self.index[self.names.pop(block)]
-            self.evictions += 1
-        self.references[block] = 1
-
-    def acquire(self, block):
-        self.cached.pop(block, None)
-        self.references[block] += 1
-
-    def drop(self, block):
-        self.references[block] -= 1
-        if self.references[block] == 0 and block in self.names:
-            self.cached[block] = None
-
-    # Sequences
-
-    def name(self, seq, i):
-        """What block `i` of a sequence is called; the identity of its last position covers all before."""
-        sequence = self.sequences[seq]
-        return sequence.contents((i + 1) * self.size)[-1]
-
-    def open(self, seq, tokens, salt, lora, media):
+    def open(self, seq, tokens, salt, lora, media, tenant="", encoder_tokens=0):
         assert seq not in self.sequences
-        self.sequences[seq] = ModelSequence((salt, lora), dict(media), list(tokens))
+        self.sequences[seq] = ModelSequence(
+            self.layout, self.identities, (salt, lora), tokens, media, tenant, encoder_tokens
+        )
 
-    def match(self, seq, max_tokens):
+    # Hits
+
+    def match(self, seq, max_tokens, tables):
+        """The tokens of the hit; `tables` are the block tables that the cache has now."""
         sequence = self.sequences[seq]
         if not self.prefix_caching:
             return 0
         limit = max(len(sequence.tokens) - 1, 0)
         if max_tokens is not None:
             limit = min(limit, max_tokens)
-        for i in range(limit // self.size):
-            block = self.index.get(self.name(seq, i))
-            if block is None:
-                break
-            self.acquire(block)
-            sequence.table.append(block)
-        hit = len(sequence.table) * self.size
-        sequence.reserved = sequence.computed = hit
-        sequence.settled = len(sequence.table)
+        length, loaded = self._attach(sequence, limit, tables)
+        partial = self._reuse_partial(sequence, length, limit, tables)
         self.queries += len(sequence.tokens)
-        self.hits += hit
+        self.hits += length + partial
+        self.host_hits += loaded
+        return length + partial
+
+    def device_hit(self, sequence, limit):
+        return self.layout.longest_hit(limit, lambda *at: sequence.name(*at) in self.pool.index)
+
+    def _choose(self, sequence, limit):
+        """The length of the hit and, by group, the first block and the names of those to attach."""
+        length = self.device_hit(sequence, limit)
+        if self.host is not None:
+            names = self._names_of_hit(sequence, limit, anywhere=True)
+            if names[0] > length and self._has_room_for(sequence, names[1]):
+                return names
+        return length, self._hit_at(sequence, length)
+
+    def _names_of_hit(self, sequence, limit, anywhere):
+        def has(group, block):
+            name = sequence.name(group, block)
+            return name in self.pool.index or self.host.holds(name)
+
+        length = self.layout.longest_hit(limit, has)
+        return length, self._hit_at(sequence, length)
+
+    def _hit_at(self, sequence, length):
+        hit = {}
+        for group in self.layout.token_groups:
+            blocks = self.layout.blocks_of_hit(group, length)
+            first = blocks[0] if blocks else length // group.size
+            hit[group.number] = first, [sequence.name(group.number, block) for block in blocks]
         return hit
 
-    def grow(self, seq, n, table):
-        """Whether `n` more tokens fit; `table` is the block table that the cache has now."""
+    def _has_room_for(self, sequence, hit):
+        """Whether all known tokens will have blocks, those of the hit included."""
+        needed = sum(sequence.entries(group, len(sequence.tokens)) for group in self.layout.groups)
+        for first, names in hit.values():
+            on_device = [self.pool.index[name] for name in names if name in self.pool.index]
+            needed -= first + sum(not self.pool.is_cached(block) for block in on_device)
+        return needed <= self.pool.num_available_to(sequence.tenant)
+
+    def _attach(self, sequence, limit, tables):
+        length, hit = self._choose(sequence, limit)
+        found = {number: [self.pool.index.get(n) for n in names] for number, (_, names) in hit.items()}
+        for blocks in found.values():
+            for block in reversed(blocks):
+                if block is not None:
+                    self.pool.reuse(block)
+        loads, most_loaded = [], 0
+        for number, (first, names) in hit.items():
+            table, size = tables[number], self.layout.groups[number].size
+            on_device = next((i for i, block in enumerate(found[number]) if block is None), len(names))
+            for i, name in enumerate(names):
+                if found[number][i] is None:
+                    loads.append((name, table[first + i]))
+            attached = [table[first + i] if b is None else b for i, b in enumerate(found[number])]
+            sequence.tables[number] = [None] * first + attached
+            sequence.settled[number] = first + on_device
+            most_loaded = max(most_loaded, (len(names) - on_device) * size)
+        self._load(sequence, loads)
+        sequence.reserved = sequence.computed = length
+        return length, most_loaded
+
+    def _load(self, sequence, loads):
+        for name, _ in loads:  # making room must not push it out
+            self.host.hold(name)
+        for _, block in loads:
+            self.pool.adopt(block, sequence.tenant)
+        for name, block in loads:
+            self.host.load(name, block)
+
+    def _reuse_partial(self, sequence, length, limit, tables):
+        if not self.partial_reuse:
+            return 0
+        size = self.layout.alignment
+        end = min([limit, length + size, *(offset for offset in sequence.media if offset >= length)])
+        source, common = None, 0
+        for block, (before, tokens) in self.pool.starts.items():
+            if before != sequence.identity(length):
+                continue
+            same = 0
+            while same < min(len(tokens), end - length) and tokens[same] == sequence.tokens[length + same]:
+                same += 1
+            if same and same >= common:  # the latest of equals
+                source, common = block, same
+        # The source is held while a block is taken for the copy: two must be at hand where nobody holds it.
+        wanted = 1 + (source is not None and self.pool.is_cached(source))
+        if source is None or self.pool.num_available_to(sequence.tenant) < wanted:
+            return 0
+        table = sequence.tables[0]
+        drop = Drop(source, table[-1] if table else None, length + size, size)
+        self.pool.reuse(source)
+        self.pool.adopt(tables[0][-1], sequence.tenant)
+        self.pool.drop(source, drop.info(sequence.retention, self.now_s))
+        self.moves.copy(source, tables[0][-1])
+        table.append(tables[0][-1])
+        sequence.reserved = sequence.computed = length + common
+        return common
+
+    # Room
+
+    def grow(self, seq, n, tables):
+        """Whether `n` more tokens fit; `tables` are the block tables that the cache has now."""
         sequence = self.sequences[seq]
-        before = len(sequence.table)
-        added = -(-(sequence.reserved + n) // self.size) - before
-        partial = n > 0 and sequence.reserved % self.size != 0
-        shared = partial and self.references[sequence.table[-1]] > 1
-        if added + shared > self.num_available():
+        reserved = sequence.reserved + n
+        shared, added = {}, {}
+        for group in self.layout.groups:
+            table = sequence.tables[group.number]
+            added[group.number] = max(0, sequence.entries(group, reserved) - len(table))
+            partial = group.holds_tokens and n > 0 and sequence.reserved % group.size != 0
+            shared[group.number] = partial and self.pool.references[table[-1]] > 1
+            if partial and not shared[group.number] and table[-1] in self.pool.names:
+                shared[group.number] = None
+        wanted = sum(added.values()) + sum(bool(s) for s in shared.values())
+        if reserved >= 2**31 or wanted > self.pool.num_available_to(sequence.tenant):
             return False
-        if shared:
-            source, destination = sequence.table[-1], table[before - 1]
-            self.adopt(destination)
-            self.drop(source)
-            self.copies.append((source, destination))
-            sequence.table[-1] = destination
-        elif partial and sequence.table[-1] in self.names:
-            del self.index[self.names.pop(sequence.table[-1])]
-        for block in table[before:]:
-            self.adopt(block)
-            sequence.table.append(block)
-        sequence.reserved += n
+        before = [len(table) for table in sequence.tables]
+        for number, table in enumerate(tables):
+            assert len(table) == before[number] + added[number]
+            fresh = table[before[number] - 1 :] if shared[number] else table[before[number] :]
+            for block in fresh:
+                self.pool.adopt(block, sequence.tenant)
+        for number, table in enumerate(tables):
+            self._make_writable(sequence, number, table, shared[number])
+            sequence.tables[number] += table[before[number] :]
+        sequence.reserved = reserved
         return True
 
-    def commit(self, seq, num_computed):
-        sequence = self.sequences[seq]
-        sequence.computed = max(sequence.computed, num_computed)
-        if not self.prefix_caching:
-            return
-        full = min(sequence.computed, len(sequence.tokens)) // self.size
-        for i in range(sequence.settled, full):
-            name, block = self.name(seq, i), sequence.table[i]
-            if name not in self.index:
-                self.index[name] = block
-                self.names[block] = name
-        sequence.settled = max(sequence.settled, full)
+    def _make_writable(self, sequence, number, table, shared):
+        """A shared partial block is replaced; a findable one of one's own is found no more."""
+        own = sequence.tables[number]
+        if shared is None:
+            self.pool.withdraw(own[-1])
+        elif shared:
+            source, destination = own[-1], table[len(own) - 1]
+            self.pool.drop(source, NOTHING_KNOWN)
+            self.moves.copy(source, destination)
+            own[-1] = destination
 
     def shrink(self, seq, n):
         sequence = self.sequences[seq]
-        sequence.reserved = min(sequence.reserved, n)
-        sequence.computed = min(sequence.computed, sequence.reserved)
-        sequence.settled = min(sequence.settled, sequence.reserved // self.size)
-        while len(sequence.table) > -(-sequence.reserved // self.size):
-            self.drop(sequence.table.pop())
+        if n == 0:
+            self._publish_tail(sequence)
+        self._give_back(sequence.shrink(n), sequence.retention)
+        return sequence.reserved
 
     def truncate(self, seq, n):
-        self.shrink(seq, n)
-        sequence = self.sequences[seq]
-        del sequence.tokens[n:]
-        sequence.media = {offset: digest for offset, digest in sequence.media.items() if offset < n}
+        reserved = self.shrink(seq, n)
+        self.sequences[seq].forget(n)
+        return reserved
+
+    def _give_back(self, drops, retention):
+        for drop in drops:
+            self.pool.drop(drop.block, drop.info(retention, self.now_s))
 
     def fork(self, seq, child):
-        parent = self.sequences[seq]
-        reserved = min(parent.reserved, len(parent.tokens))
-        table = parent.table[: -(-reserved // self.size)]
-        for block in table:
-            self.acquire(block)
-        self.sequences[child] = ModelSequence(
-            parent.keys,
-            dict(parent.media),
-            list(parent.tokens),
-            table,
-            reserved,
-            min(parent.computed, reserved),
-            min(parent.settled, reserved // self.size),
-        )
+        copy = self.sequences[seq].fork()
+        self.sequences[child] = copy
+        for table in copy.tables:
+            for block in table:
+                if block is not None:
+                    self.pool.acquire(block)
 
     def release(self, seq):
         self.shrink(seq, 0)
         del self.sequences[seq]
 
+    # Contents
+
+    def commit(self, seq, num_computed):
+        sequence = self.sequences[seq]
+        sequence.computed = max(sequence.computed, num_computed)
+        for group in self.layout.token_groups:
+            self._publish_full(sequence, group)
+            self._leave_behind(sequence, group)
+
+    def _publish_full(self, sequence, group):
+        if not self.prefix_caching:
+            return
+        full = min(sequence.computed, len(sequence.tokens)) // group.size
+        for i in range(sequence.settled[group.number], full):
+            block = sequence.tables[group.number][i]
+            if block is not None:
+                start, end = i * group.size, (i + 1) * group.size
+                self.pool.publish(sequence.name(group.number, i), block, self._start(sequence, start, end))
+        sequence.settled[group.number] = max(sequence.settled[group.number], full)
+
+    def _start(self, sequence, start, end):
+        """How the first tokens of a block are found: by what is before them and by themselves."""
+        if not self.partial_reuse or any(start <= offset < end for offset in sequence.media):
+            return None
+        return sequence.identity(start), sequence.tokens[start:end]
+
+    def _leave_behind(self, sequence, group):
+        """Gives back the blocks that no later token sees, once their contents were offered to others."""
+        table, needed = sequence.tables[group.number], group.needed(sequence.computed)
+        settled = sequence.settled[group.number] if self.prefix_caching else len(table)
+        left = [i for i in range(min(needed)) if i < min(settled, len(table)) and table[i] is not None]
+        drops = [sequence.drop_of(group, i) for i in reversed(left)]
+        for i in left:
+            table[i] = None
+        self._give_back(drops, sequence.retention)
+
+    def _publish_tail(self, sequence):
+        if not self.partial_reuse:
+            return
+        size = self.layout.alignment
+        end = min(sequence.computed, len(sequence.tokens))
+        start = end - end % size
+        found_by = self._start(sequence, start, end)
+        if start < end and sequence.settled[0] * size >= start and found_by is not None:
+            name = (0, sequence.identity(end), end - start, size)
+            self.pool.publish(name, sequence.tables[0][start // size], found_by)
+
     def reset_prefix_cache(self):
-        if any(self.references.values()):
+        if self.pool.num_used():
             return False
-        self.cached.clear()
-        self.names.clear()
-        self.index.clear()
+        self.pool.reset()
+        if self.host is not None:
+            self.host.clear()
         return True
 
-    # The device
+    # Transfers
 
-    def run_step(self, copies, ends):
-        """Applies the copies in order, then writes each sequence from what is computed up to its end."""
-        assert copies == self.copies
-        self.copies = []
-        for source, destination in copies:
-            self.memory[destination] = list(self.memory[source])
-        for seq, end in ends.items():
-            sequence = self.sequences[seq]
-            contents = sequence.contents(end)
-            for position in range(sequence.computed, end):
-                block = sequence.table[position // self.size]
-                self.memory[block][position % self.size] = contents[position]
+    def take_transfers(self, batch, moves, host_fails):
+        """The transfers that the cache handed over are those due; carries them out."""
+        due, self.moves.due[:] = list(self.moves.due), []
+        assert [kind for kind, _, _ in due] == [kind for kind, _, _ in moves]
+        for (kind, source, destination), (_, from_, to) in zip(due, moves, strict=True):
+            if kind == COPY:
+                assert (source, destination) == (from_, to)
+            elif kind == STORE:
+                assert source == from_
+                self.host.bind(destination[1], to)
+            else:
+                assert destination == to
+                self.host.bind(source[1], from_)
+        assert (batch is None) == all(kind == COPY for kind, _, _ in due)
+        if batch is not None:
+            self.host.take(batch, due)
+        self.device.carry_out(moves, host_fails)
 
-    def check_memory(self):
-        """What each sequence holds as computed is what its own tokens give: no stale hit, no overwrite."""
-        for seq, sequence in self.sequences.items():
-            end = min(sequence.computed, len(sequence.tokens))
-            held = [self.memory[sequence.table[p // self.size]][p % self.size] for p in range(end)]
-            assert held == sequence.contents(end), f"sequence {seq} reads what it did not write"
+    # Pins and tenants
+
+    def plan_pin(self, seq, num_tokens):
+        """The tokens that a pin would keep, its blocks, and (wanted, room) if it is above a quota."""
+        sequence = self.sequences[seq]
+        limit = len(sequence.tokens) if num_tokens is None else min(num_tokens, len(sequence.tokens))
+        length = self.device_hit(sequence, limit) if self.prefix_caching else 0
+        drops = []
+        for group in self.layout.token_groups:
+            parent = None
+            for i in self.layout.blocks_of_hit(group, length):
+                block = self.pool.index[sequence.name(group.number, i)]
+                drops.append(Drop(block, parent, (i + 1) * group.size, group.size))
+                parent = block
+        drops.sort(key=lambda drop: -drop.depth)
+        return length, drops, self.pins.refusal(sequence.tenant, len(drops))
+
+    def pin(self, pin, seq, drops, ttl_s):
+        sequence = self.sequences[seq]
+        for drop in drops:
+            self.pool.acquire(drop.block)
+        expires_at = None if ttl_s is None else self.now_s + ttl_s
+        self.pins.held[pin] = ModelPin(drops, sequence.retention, sequence.tenant, expires_at)
+
+    def unpin(self, pin):
+        lifted = self.pins.held.pop(pin)
+        self._give_back(lifted.drops, lifted.retention)
+
+    def set_time(self, now_s):
+        self.pool.policy.set_time(now_s)
+        self.now_s = now_s
+        over = self.pins.over(now_s)
+        deque(map(self.unpin, over), maxlen=0)
+        return len(over)
 
     def stats(self):
-        used = sum(n > 0 for n in self.references.values())
+        used, cached = self.pool.num_used(), len(self.pool.cached())
         return {
-            "num_blocks": self.num_blocks,
-            "free": self.num_blocks - used - len(self.cached),
-            "cached": len(self.cached),
+            "num_blocks": self.pool.num_blocks,
+            "free": self.pool.num_blocks - used - cached,
+            "cached": cached,
             "used": used,
             "queries": self.queries,
             "hits": self.hits,
-            "evictions": self.evictions,
+            "evictions": self.pool.evictions,
             "sequences": len(self.sequences),
+            "pinned": self.pins.num_blocks(),
+            "host_blocks": self.host.capacity if self.host else 0,
+            "host_used": len(self.host.entries) if self.host else 0,
+            "host_hits": self.host_hits,
         }
