@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from llm_kvcache import KVCache, _native
+from llm_kvcache import EventLog, KVCache, TierIndex, _native
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+PAGES = ["README.md", "TIERS.md", "EVENTS.md"]
 
 NO_TORCH = """
 import sys
@@ -22,9 +22,11 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_readme_runs_without_torch():
-    assert BLOCKS
-    for block in BLOCKS:
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_run_without_torch(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
         subprocess.run([sys.executable, "-c", NO_TORCH + block], check=True, timeout=60)
 
 
@@ -36,7 +38,8 @@ def test_the_stub_names_what_the_native_class_has(native):
     assert stubbed == {name for name in vars(native) if not name.startswith("_")}
 
 
-def test_every_public_method_has_a_docstring():
-    for name, member in inspect.getmembers(KVCache):
+@pytest.mark.parametrize("public", [KVCache, TierIndex, EventLog])
+def test_every_public_method_has_a_docstring(public):
+    for name, member in inspect.getmembers(public):
         if not name.startswith("_"):
             assert member.__doc__, name

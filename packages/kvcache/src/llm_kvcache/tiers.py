@@ -24,6 +24,19 @@ from llm_kvcache.arguments import integer
 from llm_kvcache.errors import InvalidArgument
 from llm_kvcache.tier_values import Begun, Ended, Entry, Inserted, Outcome, Place, Tier, TierStats, Transfer
 
+__all__ = [
+    "Begun",
+    "Ended",
+    "Entry",
+    "Inserted",
+    "Outcome",
+    "Place",
+    "Tier",
+    "TierIndex",
+    "TierStats",
+    "Transfer",
+]
+
 _RawPlace: TypeAlias = tuple[int, int]
 _RawTransfer: TypeAlias = tuple[int, bytes, _RawPlace | None, _RawPlace | None]
 
