@@ -216,6 +216,7 @@ impl KvCache {
         }
         let sequence = self.sequence_mut(id)?;
         (sequence.reserved, sequence.computed) = (length, length);
+        sequence.awaits_load = loaded > 0;
         Ok(loaded)
     }
 

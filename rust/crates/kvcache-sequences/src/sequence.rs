@@ -98,6 +98,9 @@ pub struct Sequence {
     pub(crate) computed: usize,
     /// Tokens of the encoder, for groups that hold those.
     pub(crate) encoder_tokens: usize,
+    /// Whether blocks came from the host and nobody has said since that they arrived: until a commit does, nothing of
+    /// the sequence becomes findable.
+    pub(crate) awaits_load: bool,
     pub(crate) media: Vec<Media>,
     pub(crate) lora: Option<String>,
     is_salted: bool,
@@ -124,6 +127,7 @@ impl Sequence {
             reserved: 0,
             computed: 0,
             encoder_tokens: 0,
+            awaits_load: false,
             media: keys.media,
             lora: keys.lora,
             is_salted: keys.salt.is_some(),
@@ -206,6 +210,7 @@ impl Sequence {
         let wanted = self.reserved.min(reserved);
         self.reserved = if self.can_go_on_from(wanted) { wanted } else { 0 };
         self.computed = self.computed.min(self.reserved);
+        self.awaits_load &= self.reserved > 0;
         let mut dropped = Vec::new();
         for group in 0..self.groups.len() {
             let entries = self.entries(group, self.reserved);
