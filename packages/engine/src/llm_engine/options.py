@@ -75,6 +75,11 @@ class EngineOptions:
     seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
     max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
     max_waiting_tokens: int = _option(8_388_608, "Prompt tokens that may wait; more are refused.")
+    record_plans: str | None = _option(
+        None,
+        "File to record every scheduling decision in, for python -m llm_scheduler.replay; compressed if it "
+        "ends in .gz. It holds the token ids of all prompts and outputs.",
+    )
     threads: int | None = _option(None, "CPU threads of the core; by default torch's choice.")
     progress: bool = _option(True, "Show progress bars while loading.")
 
@@ -110,8 +115,10 @@ class EngineOptions:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(name, f"must be a non-empty string, got {value!r}")
-        if self.tokenizer is not None and (not isinstance(self.tokenizer, str) or not self.tokenizer):
-            raise InvalidOption("tokenizer", f"must be a non-empty string or None, got {self.tokenizer!r}")
+        for name in ("tokenizer", "record_plans"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InvalidOption(name, f"must be a non-empty string or None, got {value!r}")
         listed = {"dtype": DTYPES, "load_format": LOAD_FORMATS, "policy": POLICIES, "graphs": GRAPHS}
         for name, choices in listed.items():
             if getattr(self, name) not in choices:

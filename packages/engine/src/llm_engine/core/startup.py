@@ -11,6 +11,7 @@ from llm_distributed import CallFailed, Executor, InProcessExecutor
 from llm_kvcache import FullAttention, KVCache
 from llm_models import ModelFiles, resolve
 from llm_scheduler import Scheduler, SchedulerConfig, load_scheduler
+from llm_scheduler.recording import RecordingScheduler
 from llm_tokenizer import Tokenizer, TokenizerFileError
 
 from llm_engine.core.engine_core import EngineCore
@@ -135,7 +136,15 @@ def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
     )
-    return load_scheduler(options.scheduler, config, cache)
+    if options.record_plans is None:
+        return load_scheduler(options.scheduler, config, cache)
+    cache_options = {
+        "enable_prefix_caching": options.enable_prefix_caching,
+        "host_blocks": cache.stats().host_blocks,
+    }
+    return RecordingScheduler(
+        options.record_plans, options.scheduler, config, cache, cache_options=cache_options
+    )
 
 
 def _eos_token_ids(files: ModelFiles, tokenizer: Tokenizer | None) -> list[int]:
