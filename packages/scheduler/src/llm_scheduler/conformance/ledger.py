@@ -22,6 +22,7 @@ class Entry:
         reason: Why it ended, or None while it is live.
         num_cached_tokens: Prefix hit of its first admission, or None before.
         num_admissions: Times it took a slot.
+        num_plans_before: Times that a plan had been asked for when it came.
     """
 
     request: Request
@@ -31,6 +32,7 @@ class Entry:
     reason: str | None = None
     num_cached_tokens: int | None = None
     num_admissions: int = 0
+    num_plans_before: int = 0
 
     @property
     def name(self) -> str:
@@ -56,9 +58,10 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         self.ended: Counter[str] = Counter()
 
-    def open(self, request: Request) -> None:
-        """Note an accepted request."""
-        self._entries[request.request_id] = Entry(request, *self._world.expected(request))
+    def open(self, request: Request, num_plans_before: int) -> None:
+        """Note an accepted request; ``num_plans_before`` as in ``Entry``."""
+        entry = Entry(request, *self._world.expected(request), num_plans_before=num_plans_before)
+        self._entries[request.request_id] = entry
 
     def get(self, request_id: str) -> Entry | None:
         """Return the newest entry of that id."""
