@@ -24,9 +24,9 @@ from llm_scheduler.sim import (
     draw,
     format_table,
     parse_lengths,
+    summarize,
     synthesize,
 )
-from llm_scheduler.sim.workload_summary import summarize
 
 workload = synthesize(
     SyntheticSpec(

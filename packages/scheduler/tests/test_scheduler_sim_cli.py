@@ -160,7 +160,7 @@ def test_wrong_usage_exits_with_2(argv):
     assert caught.value.code == 2
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "fit", "trace"])
+@pytest.mark.parametrize("command", ["run", "compare", "sweep", "fit", "trace"])
 def test_each_command_explains_itself(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
@@ -178,3 +178,39 @@ def test_the_module_runs_without_torch_and_matplotlib():
     )
     assert done.returncode == 2
     assert "llm-stack-scheduler[plot]" in done.stderr
+
+
+def test_sweep_runs_every_rate_under_every_policy(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    out, picture = tmp_path / "out.json", tmp_path / "out.svg"
+    argv = [
+        "sweep",
+        "fcfs",
+        "priority",
+        *SMALL,
+        "--step-time",
+        STEP_TIME,
+        "--rates",
+        "0.5,20",
+        "--slo-ttft",
+        "0.05",
+    ]
+    assert main([*argv, "--max-num-seqs", "4", "--json", str(out), "--plot", str(picture)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in table] == ["rate", "x0.5", "x0.5", "x20", "x20"]
+    points = json.loads(out.read_text())
+    assert [(p["rate_scale"], p["report"]["name"]) for p in points] == [
+        (0.5, "fcfs"),
+        (0.5, "priority"),
+        (20.0, "fcfs"),
+        (20.0, "priority"),
+    ]
+    assert points[2]["offered_per_s"] == pytest.approx(40 * points[0]["offered_per_s"])
+    assert points[0]["report"]["goodput"]["share"] > points[2]["report"]["goodput"]["share"]
+    assert picture.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("rates", ["", "fast", "1,1", "-1", "0"])
+def test_bad_rates_are_refused(rates, capsys):
+    assert main(["sweep", "fcfs", *SMALL, "--step-time", STEP_TIME, "--rates", rates]) == 2
+    assert "rate" in capsys.readouterr().err

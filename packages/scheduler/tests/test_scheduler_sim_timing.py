@@ -144,7 +144,7 @@ def test_the_load_of_a_plan_counts_its_work():
         new_blocks=(Ragged.empty(4),),
         admitted=[],
         released=np.empty(0, np.int32),
-        copies=np.empty((0, 2), np.int32),
+        transfers=np.empty((0, 3), np.int32),
     )
     pairs = sum(range(1, 31)) + sum(range(21, 26))
     assert StepLoad.of_plan(plan) == StepLoad(35, 2, 110, pairs)

@@ -13,9 +13,9 @@ from llm_scheduler.sim import (
     Uniform,
     Workload,
     parse_lengths,
+    summarize,
     synthesize,
 )
-from llm_scheduler.sim.workload_summary import summarize
 
 RNG = np.random.default_rng
 

@@ -15,12 +15,13 @@ from llm_scheduler.sim import cli_options as options
 from llm_scheduler.sim.errors import PlottingUnavailable, SchedulerFault, SchedulerStalled
 from llm_scheduler.sim.json_trace import write_json_trace
 from llm_scheduler.sim.plan_records import is_plan_record, step_records_of
-from llm_scheduler.sim.plots import draw
+from llm_scheduler.sim.plots import draw, draw_sweep
 from llm_scheduler.sim.report import Distribution, Report
 from llm_scheduler.sim.request_table import write_request_table
 from llm_scheduler.sim.running import Simulation, compare, simulate
 from llm_scheduler.sim.step_time import read_step_records
 from llm_scheduler.sim.step_time_fit import StepTimeFit, fit_step_time
+from llm_scheduler.sim.sweeping import format_sweep, sweep
 from llm_scheduler.sim.table import format_table
 from llm_scheduler.sim.workload_summary import WorkloadSummary, summarize
 
@@ -71,6 +72,7 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_compare(commands)
+    _add_sweep(commands)
     _add_fit(commands)
     _add_trace(commands)
     return parser
@@ -115,13 +117,30 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     example = "llm-sim compare fcfs priority my_package:MyScheduler --trace chat.jsonl --step-time h200.json"
     summary = "simulate several policies or schedulers on the same workload, side by side"
     parser = _add_command(commands, "compare", _compare, summary, example)
+    _add_names(parser)
+    _add_shared_options(parser)
+
+
+def _add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    example = (
+        "llm-sim sweep fcfs prefix --rates 0.5,1,2,4 --trace chat.jsonl --step-time h200.json --slo-ttft 1"
+    )
+    summary = "simulate policies or schedulers at several rates of arrival"
+    parser = _add_command(commands, "sweep", _sweep, summary, example)
+    _add_names(parser)
+    parser.add_argument(
+        "--rates", default="0.5,1,1.5,2", metavar="X,...", help="times the workload's rate (%(default)s)"
+    )
+    _add_shared_options(parser)
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
         help="a policy, an installed scheduler, module:Class of either, or SCHEDULER@POLICY",
     )
-    _add_shared_options(parser)
 
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +170,19 @@ def _compare(args: argparse.Namespace) -> None:
     _write_results(args, simulations, json.dumps(reports, indent=1) + "\n")
 
 
+def _sweep(args: argparse.Namespace) -> None:
+    _require_plotting(args)
+    rates = options.parse_rates(args.rates)
+    workload = options.make_workload(args)
+    setup = options.make_setup(args, workload)
+    step_time, slo = options.make_step_time(args), options.make_slo(args)
+    points = sweep(workload, setup, step_time, args.names, rates, slo=slo)
+    as_data = [{**asdict(point), "report": json.loads(point.report.to_json())} for point in points]
+    _write_json_or_table(args, json.dumps(as_data, indent=1) + "\n", format_sweep(points))
+    if args.plot:
+        draw_sweep(points, args.plot)
+
+
 def _require_plotting(args: argparse.Namespace) -> None:
     """Refuse a picture that cannot be drawn before the long run, not after it."""
     options.require_picture_name(args.plot)
@@ -160,11 +192,15 @@ def _require_plotting(args: argparse.Namespace) -> None:
 
 def _write_results(args: argparse.Namespace, simulations: Sequence[Simulation], as_json: str) -> None:
     reports: list[Report] = [simulation.report for simulation in simulations]
-    sys.stdout.write(as_json if args.json == "-" else format_table(reports))
-    if args.json and args.json != "-":
-        Path(args.json).write_text(as_json, encoding="utf-8")
+    _write_json_or_table(args, as_json, format_table(reports))
     if args.plot:
         draw(simulations, args.plot)
+
+
+def _write_json_or_table(args: argparse.Namespace, as_json: str, table: str) -> None:
+    sys.stdout.write(as_json if args.json == "-" else table)
+    if args.json and args.json != "-":
+        Path(args.json).write_text(as_json, encoding="utf-8")
 
 
 # fit

@@ -239,3 +239,15 @@ def require_picture_name(path: str | None) -> None:
         InvalidSetup: It has none.
     """
     InvalidSetup.require("plot", path is None or "." in path, f"expected a name like out.png, got {path}")
+
+
+def parse_rates(text: str) -> list[float]:
+    """Read rates as ``0.5,1,2``.
+
+    Raises:
+        InvalidSetup: It is no list of numbers.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidSetup("rates", f"expected numbers such as 0.5,1,2, got {text!r}") from None

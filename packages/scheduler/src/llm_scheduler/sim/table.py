@@ -15,6 +15,11 @@ def format_table(reports: Sequence[Report]) -> str:
     """
     lines = [["", *(report.name for report in reports)]]
     lines += [[title, *cells] for title, cells in _rows(reports)]
+    return format_columns(lines)
+
+
+def format_columns(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells under each other, the first column to the left and the others to the right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() + "\n"

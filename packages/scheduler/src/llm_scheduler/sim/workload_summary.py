@@ -19,7 +19,7 @@ class WorkloadSummary:
         requests: Number of them.
         follow_ups: Those that start after another one has ended.
         span_s: From the first to the last arrival of the others.
-        requests_per_s: Others a second over that span; None where it is 0.
+        requests_per_s: Those a second over that span; None where it is 0.
         prompt_tokens: Lengths of the prompts.
         output_tokens: Lengths of the outputs.
         tenants: Number of tenants.
