@@ -44,7 +44,7 @@ def _configuration(random):
         "policy": random.choice([*NATIVE, "lru", "own"]),
         "prefix_caching": prefix_caching,
         "partial_reuse": one_full and prefix_caching and random.random() < 0.5,
-        "host_blocks": random.choice([0, 0, random.randint(1, 8)]) if prefix_caching else 0,
+        "host_blocks": random.choice([0, random.randint(1, 8)]) if prefix_caching else 0,
     }
 
 
@@ -98,6 +98,14 @@ def _serve(random, c):
         c.release(seq)
 
 
+def _hesitate(random, c):
+    """A hit that is given up in part or whole before its transfers were made."""
+    seq = c.open(_prompt(random, c))
+    c.match(seq)
+    random.choice([c.truncate, c.shrink])(seq, random.randint(0, 8))
+    random.choice([c.release, c.fork, lambda seq: c.grow(seq, 3)])(seq)
+
+
 def _grow_many(random, c):
     seqs = random.choices(c.live, k=random.randint(1, 4))
     c.grow_many(seqs, [random.randint(0, 6) for _ in seqs])
@@ -130,6 +138,7 @@ def _set_pin_quota(random, c):
 OPERATIONS = {
     "open": (4, _open),
     "serve": (8, _serve),
+    "hesitate": (1, _hesitate),
     "match": (1, lambda random, c: c.match(_one(random, c))),
     "grow": (3, lambda random, c: c.grow(_one(random, c), random.randint(0, 9))),
     "grow_many": (3, _grow_many),

@@ -110,6 +110,7 @@ class ReferenceModel:
             most_loaded = max(most_loaded, (len(names) - on_device) * size)
         self._load(sequence, loads)
         sequence.reserved = sequence.computed = length
+        sequence.awaits_load = bool(loads)
         return length, most_loaded
 
     def _load(self, sequence, loads):
@@ -221,6 +222,7 @@ class ReferenceModel:
     def commit(self, seq, num_computed):
         sequence = self.sequences[seq]
         sequence.computed = max(sequence.computed, num_computed)
+        sequence.awaits_load = False
         for group in self.layout.token_groups:
             self._publish_full(sequence, group)
             self._leave_behind(sequence, group)
@@ -253,7 +255,7 @@ class ReferenceModel:
         self._give_back(drops, sequence.retention)
 
     def _publish_tail(self, sequence):
-        if not self.partial_reuse:
+        if not self.partial_reuse or sequence.awaits_load:
             return
         size = self.layout.alignment
         end = min(sequence.computed, len(sequence.tokens))

@@ -39,6 +39,7 @@ class ModelSequence:
         self.settled = [0] * len(layout.groups)
         self.reserved = self.computed = 0
         self.retention = (0, None)
+        self.awaits_load = False  # blocks came from the host, and no commit has said since that they arrived
         self._identities = [identities.of("root", keys)]
 
     def identity(self, n):
@@ -89,6 +90,7 @@ class ModelSequence:
         wanted = min(self.reserved, n)
         self.reserved = wanted if self.can_go_on_from(wanted) else 0
         self.computed = min(self.computed, self.reserved)
+        self.awaits_load = self.awaits_load and self.reserved > 0
         del self.ahead[max(0, self.computed - len(self.tokens)) :]
         del self._identities[max(self.computed, len(self.tokens)) + 1 :]
         drops = []
@@ -124,7 +126,7 @@ class ModelSequence:
         child.tables = [list(table) for table in self.tables]
         child.settled = list(self.settled)
         child.reserved, child.computed, child.retention = self.reserved, self.computed, self.retention
-        child.ahead = list(self.ahead)
+        child.ahead, child.awaits_load = list(self.ahead), self.awaits_load
         in_flight = self.reserved > self.computed
         child.shrink(0 if self.layout.has_state and in_flight else len(self.tokens))
         child.ahead.clear()
