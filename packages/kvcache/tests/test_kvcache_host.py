@@ -1,4 +1,4 @@
-"""The host tier call by call: what goes there, what comes back, in which order, and what failures leave behind."""
+"""The host tier call by call: what goes there, what comes back, and what failures leave behind."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_a_failed_store_is_forgotten():
 
 @pytest.mark.parametrize("host_blocks", [2, 3])
 def test_making_room_for_a_load_does_not_push_it_out(host_blocks):
-    """Regression: the blocks that the load needs evict others to the host, whose oldest contents are wanted."""
+    """Regression: the load needs blocks, whose contents go to the host in place of what is wanted."""
     checked = evicted(2, host_blocks, range(8))
     seq = checked.open(range(8))
     assert checked.match(seq) == 4

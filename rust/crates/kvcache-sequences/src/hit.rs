@@ -63,6 +63,9 @@ impl KvCache {
     }
 
     pub(crate) fn longest_device_hit(&self, sequence: &Sequence, limit: usize) -> usize {
+        if !self.layout.is_hashed() {
+            return 0;
+        }
         self.longest_hit(sequence, limit, |name| self.index.get(name).is_some())
     }
 
