@@ -1,4 +1,4 @@
-"""Random arrivals, aborts, faults and failures on tiny caches: every output must be what the token rule says.
+"""Random arrivals, waits, drafts, aborts, faults and failures on tiny caches: outputs follow the rule.
 
 ``LLM_SCHEDULER_SEQUENCES`` sets how many sequences run, ``LLM_SCHEDULER_SEED`` where they start.
 """
@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
 import pytest
 from llm_kvcache import FullAttention, KVCache
-from llm_scheduler import Busy, NeverFits, Request, SchedulerConfig, StepPlan, TokenBudgetScheduler
+from llm_scheduler import (
+    Busy,
+    DeadlineUnmet,
+    EncoderItem,
+    FixedServiceTime,
+    NeverFits,
+    Ragged,
+    Request,
+    SchedulerConfig,
+    StepPlan,
+    TokenBudgetScheduler,
+)
+from scheduler_peer import SimulatedPeer
 from scheduler_simulation import Loop, SimulatedWorker, TokenRule
 
 NUM_SEQUENCES = int(os.environ.get("LLM_SCHEDULER_SEQUENCES", "1000"))
@@ -27,7 +40,38 @@ class RandomRun:
         self.rng = rng = random.Random(seed)
         self.block_size = rng.choice([1, 2, 4])
         self.rule = TokenRule(vocab_size=rng.choice([2, 10, 50]))
-        self.config = SchedulerConfig(
+        self.config = self.random_config()
+        longest = -(-self.config.max_model_len // self.block_size)
+        self.num_blocks = max(1, longest + rng.randint(-1, 3 + longest // 2))
+        self.cache = KVCache(
+            [FullAttention(self.block_size)], self.num_blocks, enable_prefix_caching=rng.random() < 0.8
+        )
+        self.now_s = 0.0
+        num_remote = rng.choice([0, 0, 0, rng.randint(1, 20)])
+        self.peer = SimulatedPeer(num_remote, self.block_size, can_cancel=rng.random() < 0.5)
+        self.scheduler = TokenBudgetScheduler(
+            self.config,
+            self.cache,
+            clock=lambda: self.now_s,
+            service_time=FixedServiceTime(prompt_token_s=0.1, output_token_s=0.2),
+            remote_kv=self.peer,
+        )
+        worker = SimulatedWorker(
+            self.config.max_num_seqs, self.num_blocks, self.block_size, self.config.max_model_len, self.rule
+        )
+        self.peer.connect(self.scheduler, worker)
+        self.loop = Loop(self.scheduler, worker, self.config.max_plans_in_flight)
+        self.loop.propose = self.propose
+        self.draft_rate, self.right_rate = rng.choice([0.0, 0.5, 1.0]), rng.choice([0.2, 0.9])
+        self.requests: dict[str, Request] = {}
+        self.prompts = [[rng.randrange(50) for _ in range(24)] for _ in range(2)]
+        self.trouble = rng.choice([0.0, 0.0, 0.15])
+        self.hurry = rng.choice([0.0, 0.0, 0.5])
+        self.waits = rng.choice([0.0, 0.0, 0.3])
+
+    def random_config(self) -> SchedulerConfig:
+        rng = self.rng
+        return SchedulerConfig(
             max_model_len=rng.randint(8, 48),
             max_num_seqs=rng.randint(1, 5),
             max_num_batched_tokens=rng.randint(1, 24),
@@ -36,21 +80,16 @@ class RandomRun:
             tenant_weights={"a": rng.choice([0.5, 1.0, 4.0])},
             max_waiting_requests=rng.choice([2, 1000]),
             long_prefill_tokens=rng.choice([None, None, 3]),
+            long_prefill_share=rng.choice([None, None, 0.3]),
+            long_prompt_tokens=4,
+            max_loras=rng.choice([None, None, 1]),
+            max_num_seqs_per_tenant=rng.choice([None, None, 1, 2]),
+            encoder_budget=rng.choice([None, 3]),
+            max_draft_tokens=rng.choice([0, 0, 1, 3]),
+            draft_lengths=rng.choice([(), ((1, 3), (2, 1))]),
+            remote_kv_timeout_s=5.0,
             max_plans_in_flight=rng.choice([1, 2, 2, 3]),
         )
-        longest = -(-self.config.max_model_len // self.block_size)
-        self.num_blocks = max(1, longest + rng.randint(-1, 3 + longest // 2))
-        self.cache = KVCache(
-            [FullAttention(self.block_size)], self.num_blocks, enable_prefix_caching=rng.random() < 0.8
-        )
-        self.scheduler = TokenBudgetScheduler(self.config, self.cache)
-        worker = SimulatedWorker(
-            self.config.max_num_seqs, self.num_blocks, self.block_size, self.config.max_model_len, self.rule
-        )
-        self.loop = Loop(self.scheduler, worker, self.config.max_plans_in_flight)
-        self.requests: dict[str, Request] = {}
-        self.prompts = [[rng.randrange(50) for _ in range(24)] for _ in range(2)]
-        self.trouble = rng.choice([0.0, 0.0, 0.15])
 
     def run(self) -> None:
         for _ in range(self.rng.randint(8, 40)):
@@ -59,8 +98,13 @@ class RandomRun:
         self.finish()
 
     def turn(self) -> None:
+        self.now_s += self.rng.choice([0.0, 0.1, 1.0])
         if self.requests and self.rng.random() < self.trouble / 2:
             self.loop.abort([self.rng.choice(list(self.requests))])
+        if self.requests and self.rng.random() < self.waits:
+            self.scheduler.ready(self.rng.choice(list(self.requests)), "grammar")
+        if self.peer.loads and self.rng.random() < 0.3:
+            self.finish_load()
         draw = self.rng.random()
         if draw < 0.3 and len(self.requests) < 8:
             self.add()
@@ -68,38 +112,66 @@ class RandomRun:
             self.launch()
         elif self.loop.in_flight:
             self.land()
+        self.loop.take_ended()
 
     def add(self) -> None:
         rng = self.rng
         most = self.config.max_model_len - 1
         prompt = rng.choice(self.prompts)[: rng.randint(1, most)]
         prompt += [rng.randrange(50) for _ in range(rng.randint(0, 3))]
+        prompt = prompt[:most]
         max_tokens = rng.randint(1, 16)
+        position = rng.randrange(len(prompt))
+        item = EncoderItem(
+            position=position, num_tokens=rng.randint(1, len(prompt) - position), encoder_tokens=2
+        )
         request = Request(
             request_id=f"r{len(self.requests)}",
-            token_ids=np.array(prompt[:most], np.int32),
+            token_ids=np.array(prompt, np.int32),
             max_tokens=max_tokens,
             min_tokens=rng.randint(0, max_tokens),
             stop_token_ids=frozenset(rng.sample(range(self.rule.vocab_size), rng.randint(0, 2))),
             priority=rng.randint(0, 2),
+            arrival_s=self.now_s,
+            deadline_s=self.now_s + rng.uniform(0, 30) if rng.random() < self.hurry else None,
             tenant=rng.choice(["a", "b", "c"]),
             salt=rng.choice([None, None, b"a"]),
+            lora=rng.choice([None, None, "x", "y"]),
             match_prefix=rng.random() < 0.8,
+            waits_for=frozenset({"grammar"} if rng.random() < self.waits else ()),
+            encoder_items=(item,) if rng.random() < 0.3 else (),
         )
         object.__setattr__(request, "payload", request)
         try:
             self.loop.add(request)
-        except (Busy, NeverFits):
+        except (Busy, NeverFits, DeadlineUnmet):
             return
         self.requests[request.request_id] = request
 
     def launch(self) -> None:
-        before = {state.request.request_id: state for state in self.scheduler._residency.running}
+        running = {state: state.urgency for state in self.scheduler._residency.running}
         plan = self.loop.launch(self.fault_rows, fails=self.rng.random() < self.trouble / 2)
-        victims = [state.urgency for state in before.values() if state.slot < 0]
-        if plan is not None and victims:
-            admitted = [self.scheduler._requests[new.request_id] for new in plan.admitted]
-            assert all(state.urgency < min(victims) or state.promotion for state in admitted)
+        victims = [urgency for state, urgency in running.items() if state.slot < 0 and not state.finished]
+        if plan is not None and victims and not self.scheduler._caps.limits_admission:
+            admitted = {self.scheduler._requests[new.request_id] for new in plan.admitted}
+            moved_in = admitted.difference(running)  # others moved in earlier, and their KV has arrived
+            assert all(state.urgency < min(victims) or state.promotion for state in moved_in)
+        self.check_caps()
+
+    def check_caps(self) -> None:
+        running = [state.request for state in self.scheduler._residency.running]
+        tenants = Counter(request.tenant for request in running)
+        if self.config.max_loras is not None:
+            assert len({request.lora for request in running} - {None}) <= self.config.max_loras
+        if self.config.max_num_seqs_per_tenant is not None:
+            assert max(tenants.values(), default=0) <= self.config.max_num_seqs_per_tenant
+
+    def propose(self, plan: StepPlan) -> Ragged | None:
+        if self.rng.random() > self.draft_rate:
+            return None
+        return self.loop.worker.propose(
+            plan, lambda: self.rng.randint(0, 3), lambda: self.rng.random() < self.right_rate
+        )
 
     def fault_rows(self, plan: StepPlan) -> Collection[int]:
         return [row for row in range(plan.num_rows) if self.rng.random() < self.trouble / 4]
@@ -108,29 +180,49 @@ class RandomRun:
         failed = [index for index, (_, result) in enumerate(self.loop.in_flight) if result is None]
         self.loop.land(self.rng.choice([0, *failed]))
 
+    def finish_load(self) -> None:
+        request_id = self.rng.choice(list(self.peer.loads))
+        num_tokens = self.peer.loads[request_id].num_tokens
+        self.peer.finish(request_id, self.rng.choice([0, num_tokens, self.rng.randint(0, num_tokens)]))
+
     def finish(self) -> None:
-        results = self.loop.run(most_steps=3000)
+        for request_id in self.requests:
+            self.scheduler.ready(request_id, "grammar")
+        for _ in range(3000):
+            if not self.scheduler.has_work() and not self.peer.loads:
+                break
+            self.loop.step()
+            if self.peer.loads and self.rng.random() < 0.3:
+                self.finish_load()
+        else:
+            raise AssertionError("the loop does not end")
         self.cache.check()
-        for request_id, request in self.requests.items():
-            tokens, reason = self.rule.expected(request, self.config.max_model_len)
-            result = results[request_id]
-            if result.reason in ("abort", "error"):
-                assert self.trouble
-                assert result.tokens == tokens[: len(result.tokens)]
-            else:
-                assert (result.tokens, result.reason) == (tokens, reason)
-                assert result.stop_token == (tokens[-1] if reason == "stop" else None)
+        for request_id in self.requests:
+            self.check_outputs(request_id)
         self.check_all_is_given_back()
+
+    def check_outputs(self, request_id: str) -> None:
+        request, result = self.requests[request_id], self.loop.results[request_id]
+        tokens, reason = self.rule.expected(request, self.config.max_model_len)
+        if result.reason in ("abort", "error", "deadline"):
+            assert self.trouble or (result.reason == "deadline" and request.deadline_s is not None)
+            assert result.tokens == tokens[: len(result.tokens)]
+            return
+        assert (result.tokens, result.reason) == (tokens, reason)
+        assert result.stop_token == (tokens[-1] if reason == "stop" else None)
 
     def check_all_is_given_back(self) -> None:
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting, stats.waiting_tokens, stats.plans_in_flight) == (0, 0, 0, 0)
-        assert stats.used_blocks == 0
+        assert (stats.used_blocks, stats.loading, stats.not_ready) == (0, 0, 0)
         assert self.cache.stats().sequences == 0
         table = self.scheduler._table
         assert (table.num_free, table.num_ended) == (self.config.max_num_seqs, 0)
         assert not table.in_flight.any()
         assert not table.plans.any()
+        assert not table.stops._count.any()
+        assert not table.outputs._count.any()
+        assert not self.scheduler._residency.newcomers
 
 
 @pytest.mark.parametrize("part", range(NUM_PARTS))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
-from llm_scheduler import InvalidRequest, InvalidResult, Request
+from llm_scheduler import InvalidRequest, InvalidResult
 from scheduler_bench import BLOCK_SIZE, Bench, admitted, rows
-from scheduler_simulation import extend_digest, first_digest
+from scheduler_peer import SimulatedPeer
 
 # Grammars
 
@@ -61,48 +59,12 @@ def test_malformed_names_are_refused(names: Any) -> None:
 # KV from elsewhere
 
 
-@dataclass
-class Peer:
-    """A connector whose transfers the test ends by hand; it writes the KV that the worker would have."""
-
-    num_tokens: int
-    can_cancel: bool = False
-    bench: Bench | None = None
-    loads: dict[str, tuple[Request, np.ndarray[Any, Any], int, int]] = field(default_factory=dict)
-    cancelled: list[str] = field(default_factory=list)
-
-    def find(self, request: Request, num_local_tokens: int) -> int:
-        return max(0, self.num_tokens - num_local_tokens)
-
-    def load(self, request: Request, block_tables: Any, num_local_tokens: int, num_tokens: int) -> None:
-        assert request.request_id not in self.loads
-        self.loads[request.request_id] = (request, block_tables[0], num_local_tokens, num_tokens)
-
-    def cancel(self, request_id: str) -> bool:
-        self.cancelled.append(request_id)
-        if self.can_cancel:
-            del self.loads[request_id]
-        return self.can_cancel
-
-    def finish(self, request_id: str, num_tokens: int | None = None) -> bool:
-        request, blocks, start, asked = self.loads.pop(request_id)
-        num_tokens = asked if num_tokens is None else num_tokens
-        assert self.bench is not None
-        digest = first_digest(request.salt, request.lora)
-        for position, token in enumerate(np.asarray(request.token_ids).tolist()[: start + num_tokens]):
-            digest = extend_digest(digest, token)
-            if position >= start:
-                place = int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE
-                self.bench.loop.worker._kv[place] = digest
-        return self.bench.scheduler.kv_arrived(request_id, num_tokens)
-
-
 class RemoteBench(Bench):
     def __init__(self, num_tokens: int, can_cancel: bool = False, **options: Any) -> None:
         self.now_s = 0.0
-        self.peer = Peer(num_tokens, can_cancel)
+        self.peer = SimulatedPeer(num_tokens, BLOCK_SIZE, can_cancel)
         super().__init__(parts={"remote_kv": self.peer, "clock": lambda: self.now_s}, **options)
-        self.peer.bench = self
+        self.peer.connect(self.scheduler, self.loop.worker)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -113,7 +75,7 @@ def test_a_request_runs_from_where_its_kv_arrived(depth: int, arrived: int | Non
     bench.add("b", 10)
     assert bench.loop.launch() is None
     assert bench.scheduler.stats().loading == 2
-    assert bench.peer.loads["b"][3] == 9, "the last known token is never brought"
+    assert bench.peer.loads["b"].num_tokens == 9, "the last known token is never brought"
     assert bench.peer.finish("b")
     assert rows(bench.loop.launch()) == [(1, 9, 1, True)]
     assert bench.scheduler.stats().loading == 1
@@ -134,7 +96,7 @@ def test_only_what_the_prefix_cache_lacks_is_brought_and_then_found_by_others() 
     bench.peer.num_tokens = 20
     bench.add("a", prompt)
     assert bench.loop.launch() is None
-    assert bench.peer.loads["a"][2:] == (8, 12)
+    assert (bench.peer.loads["a"].start, bench.peer.loads["a"].num_tokens) == (8, 12)
     bench.peer.finish("a")
     bench.loop.step()
     bench.peer.num_tokens = 0

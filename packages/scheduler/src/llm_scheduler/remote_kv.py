@@ -19,7 +19,7 @@ class RemoteKV(Protocol):
     """
 
     def find(self, request: Request, num_local_tokens: int) -> int:
-        """Return how many tokens after the first ``num_local_tokens`` it could bring now; 0 for none."""
+        """Return how many prompt tokens after the first ``num_local_tokens`` it could bring; 0 for none."""
         ...
 
     def load(
@@ -90,13 +90,13 @@ class Transfers:
         return sum(transfer.state is not None for transfer in self._by_id.values())
 
     def num_offered(self, state: RequestState, num_local_tokens: int) -> int:
-        """Return how many tokens to bring for a request that is about to run; never its last known token."""
+        """Return how many prompt tokens to bring for a request about to run; never its last known token."""
         request = state.request
         if self._remote is None or state.asked_remote or not request.match_prefix:
             return 0
         if request.request_id in self._by_id:
             return 0  # An ended request with this id still has a transfer going on.
-        most = state.num_known_tokens - 1 - num_local_tokens
+        most = min(state.num_known_tokens - 1, state.num_prompt_tokens) - num_local_tokens
         return max(0, min(self._remote.find(request, num_local_tokens), most)) if most > 0 else 0
 
     def start(
