@@ -18,7 +18,7 @@ from llm_scheduler import (
 
 
 class ShortestExpectedJob(Policy):
-    """Orders requests by the tokens they are expected to compute: the prompt, and outputs as their tenant's had."""
+    """Orders requests by expected tokens: the prompt, and as many outputs as their tenant had lately."""
 
     def __init__(self) -> None:
         self._mean_outputs: dict[str, float] = {}
