@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from llm_tokenizer.errors import InvalidArgument
 
 _INT32 = np.iinfo(np.int32)
+_INT32_TYPE = np.dtype(np.int32)
 
 
 def int32_array(field: str, values: ArrayLike) -> NDArray[np.int32]:
@@ -22,6 +23,8 @@ def int32_array(field: str, values: ArrayLike) -> NDArray[np.int32]:
     Raises:
         InvalidArgument: Not one-dimensional, not integers, or out of the range of int32.
     """
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype == _INT32_TYPE:
+        return values  # the usual case, once a step
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError, TypeError) as error:

@@ -1,10 +1,11 @@
 //! The detokenizer class as Python sees it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyString};
 use tokenizer::{Detokenizer, OpenOptions, TextTokenizer};
 
 use crate::errors::detached;
@@ -13,11 +14,37 @@ use crate::errors::detached;
 #[pyclass(frozen, module = "llm_tokenizer._native")]
 pub(crate) struct NativeDetokenizer {
     inner: Mutex<Detokenizer>,
+    strings: TokenStrings,
+}
+
+/// The Python strings of single tokens, made when they are first shown: most texts of a step are one token's.
+struct TokenStrings {
+    vocab_size: u32,
+    strings: OnceLock<Vec<PyOnceLock<Py<PyString>>>>,
+}
+
+impl TokenStrings {
+    fn get<'py>(&self, py: Python<'py>, id: u32, text: &str) -> Bound<'py, PyString> {
+        let strings = self
+            .strings
+            .get_or_init(|| (0..self.vocab_size).map(|_| PyOnceLock::new()).collect());
+        match strings.get(id as usize) {
+            Some(string) => string
+                .get_or_init(py, || PyString::new(py, text).unbind())
+                .bind(py)
+                .clone(),
+            None => PyString::new(py, text),
+        }
+    }
 }
 
 impl NativeDetokenizer {
     pub(crate) fn new(tokenizer: Arc<TextTokenizer>) -> Self {
         Self {
+            strings: TokenStrings {
+                vocab_size: tokenizer.vocab_size(),
+                strings: OnceLock::new(),
+            },
             inner: Mutex::new(Detokenizer::new(tokenizer)),
         }
     }
@@ -60,7 +87,11 @@ impl NativeDetokenizer {
         let ids: Vec<i32> = ids.as_array().to_vec();
         let offsets: Option<Vec<i32>> = offsets.map(|offsets| offsets.as_array().to_vec());
         let step = detached(py, || self.rows().step(&slots, &ids, offsets.as_deref()))?;
-        let texts = PyList::new(py, step.texts())?;
+        let texts = step.texts().map(|(text, token)| match token {
+            Some(id) => self.strings.get(py, id, text),
+            None => PyString::new(py, text),
+        });
+        let texts = PyList::new(py, texts)?;
         Ok((texts, PyArray1::from_vec(py, step.stops)))
     }
 

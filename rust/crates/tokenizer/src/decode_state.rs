@@ -34,18 +34,9 @@ impl DecodeState {
         }
     }
 
-    /// The text of a token that needs nothing but a copy; `None` is for [`Self::push`] to work out.
-    pub(crate) fn push_plain<'a>(&mut self, table: &'a TokenTable, id: u32) -> Option<&'a str> {
-        if !self.pending.is_empty() || !self.stages.is_empty() || !table.copies_text() {
-            return None;
-        }
-        let at_start = !self.seen_token;
-        if table.is_dropped(id) || table.is_byte(id, at_start) {
-            return None;
-        }
-        let text = table.text(id, at_start)?;
-        self.seen_token = true;
-        Some(text)
+    /// Inside a text, with nothing pending: the next token's text does not depend on those before.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.seen_token && self.pending.is_empty() && self.stages.is_empty()
     }
 
     /// Take one visible token; text that no later token can change is appended to `out`.

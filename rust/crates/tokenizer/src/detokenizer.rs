@@ -6,8 +6,10 @@ use crate::decode_state::DecodeState;
 use crate::decode_whole::DecodeWhole;
 use crate::decoder_chain::Join;
 use crate::error::{Error, Result};
-use crate::stop_strings::StopStrings;
+use crate::stop_strings::{FirstBytes, StopStrings};
 use crate::text_tokenizer::TextTokenizer;
+
+const NO_TOKEN: u32 = u32::MAX;
 
 /// How a row's text is to be made.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +31,8 @@ pub struct StepText {
     text: String,
     /// Where each row's text ends in `text`.
     ends: Vec<usize>,
+    /// The token whose text is the row's text, or [`NO_TOKEN`].
+    tokens: Vec<u32>,
     /// The stop string that ended the row in this step, or -1.
     pub stops: Vec<i32>,
 }
@@ -38,15 +42,17 @@ impl StepText {
         Self {
             text: String::with_capacity(ids * 8),
             ends: Vec::with_capacity(rows),
+            tokens: Vec::with_capacity(rows),
             stops: Vec::with_capacity(rows),
         }
     }
 
-    /// Text that may be shown now, by row.
-    pub fn texts(&self) -> impl ExactSizeIterator<Item = &str> {
+    /// Text that may be shown now, by row; with it the token that the row got, where that is its text.
+    pub fn texts(&self) -> impl ExactSizeIterator<Item = (&str, Option<u32>)> {
         (0..self.ends.len()).map(|row| {
             let start = if row == 0 { 0 } else { self.ends[row - 1] };
-            &self.text[start..self.ends[row]]
+            let token = Some(self.tokens[row]).filter(|&token| token != NO_TOKEN);
+            (&self.text[start..self.ends[row]], token)
         })
     }
 }
@@ -69,10 +75,22 @@ struct Row {
     stopped: bool,
 }
 
+/// The part of a row that most steps are done with.
+#[derive(Debug, Clone, Copy, Default)]
+struct Brief {
+    /// Where a stop string may begin, as long as the row holds nothing.
+    starts: FirstBytes,
+    is_open: bool,
+    /// The next token's text is the next text of the row.
+    copies: bool,
+}
+
 /// Turns the tokens of many rows into text, one call a step.
 pub struct Detokenizer {
     tokenizer: Arc<TextTokenizer>,
     rows: Vec<Option<Row>>,
+    /// By slot, close together in memory: what a step needs of a row that only copies tokens' texts.
+    brief: Vec<Brief>,
     free: Vec<usize>,
 }
 
@@ -82,6 +100,7 @@ impl Detokenizer {
         Self {
             tokenizer,
             rows: Vec::new(),
+            brief: Vec::new(),
             free: Vec::new(),
         }
     }
@@ -90,10 +109,13 @@ impl Detokenizer {
     pub fn open(&mut self, options: &OpenOptions) -> Result<usize> {
         let row = Row::new(&self.tokenizer, options)?;
         let slot = self.free.pop().unwrap_or(self.rows.len());
+        let brief = row.brief();
         if slot == self.rows.len() {
             self.rows.push(Some(row));
+            self.brief.push(brief);
         } else {
             self.rows[slot] = Some(row);
+            self.brief[slot] = brief;
         }
         Ok(slot)
     }
@@ -106,35 +128,62 @@ impl Detokenizer {
         let tokenizer = Arc::clone(&self.tokenizer);
         let mut result = StepText::with_capacity(slots.len(), ids.len());
         for (at, &slot) in slots.iter().enumerate() {
+            let (start, ids) = (result.text.len(), &ids[range(offsets, at)]);
             let mut stop = None;
-            if let Some(row) = &mut self.rows[slot as usize] {
-                for &id in &ids[range(offsets, at)] {
-                    stop = row.push(&tokenizer, id as u32, &mut result.text)?;
-                    if stop.is_some() {
-                        break;
-                    }
+            for &id in ids {
+                stop = self.push(&tokenizer, slot as usize, id as u32, &mut result.text)?;
+                if stop.is_some() {
+                    break;
                 }
             }
+            let shown = &result.text[start..];
+            result.tokens.push(match ids {
+                &[id] if tokenizer.table().text(id as u32, false) == Some(shown) => id as u32,
+                _ => NO_TOKEN,
+            });
             result.ends.push(result.text.len());
             result.stops.push(stop.map_or(-1, |index| index as i32));
         }
         Ok(result)
     }
 
+    fn push(
+        &mut self,
+        tokenizer: &TextTokenizer,
+        slot: usize,
+        id: u32,
+        out: &mut String,
+    ) -> Result<Option<usize>> {
+        let brief = &mut self.brief[slot];
+        if brief.copies
+            && let Some(text) = tokenizer.table().plain_text(id)
+            && brief.starts.pass(text)
+        {
+            out.push_str(text);
+            return Ok(None);
+        }
+        let Some(row) = &mut self.rows[slot] else {
+            return Ok(None);
+        };
+        let stop = row.push(tokenizer, id, out);
+        *brief = row.brief();
+        stop
+    }
+
     fn check_step(&self, slots: &[i32], ids: &[i32], offsets: Option<&[i32]>) -> Result<()> {
         self.check_ids(ids)?;
         check_offsets(slots.len(), ids.len(), offsets)?;
         for (at, &slot) in slots.iter().enumerate() {
-            let open = usize::try_from(slot)
-                .ok()
-                .and_then(|slot| self.rows.get(slot)?.as_ref());
-            let Some(row) = open else {
+            let index = usize::try_from(slot).ok();
+            if !index.is_some_and(|index| self.brief.get(index).is_some_and(|brief| brief.is_open)) {
                 return Err(Error::invalid(
                     "slots",
                     format!("the slot {slot} at position {at} is not open"),
                 ));
-            };
-            if self.tokenizer.table().any_fails() {
+            }
+            if self.tokenizer.table().any_fails()
+                && let Some(row) = &self.rows[slot as usize]
+            {
                 let ids = &ids[range(offsets, at)];
                 row.check_decodable(&self.tokenizer, "ids", ids.iter().map(|&id| id as u32))?;
             }
@@ -167,6 +216,7 @@ impl Detokenizer {
 
     fn release(&mut self, index: usize) {
         self.rows[index] = None;
+        self.brief[index] = Brief::default();
         self.free.push(index);
     }
 
@@ -250,6 +300,22 @@ impl Row {
         Ok(row)
     }
 
+    fn brief(&self) -> Brief {
+        let idle = match &self.decoder {
+            RowDecoder::Table(state) => state.is_idle() && self.shown_by_prompt.is_empty() && !self.stopped,
+            RowDecoder::Whole(_) => false,
+        };
+        let starts = self
+            .stops
+            .as_ref()
+            .map_or(Some(FirstBytes::default()), StopStrings::idle);
+        Brief {
+            starts: starts.unwrap_or_default(),
+            is_open: true,
+            copies: idle && starts.is_some(),
+        }
+    }
+
     /// Refuse tokens at which the library's decode would fail.
     fn check_decodable(
         &self,
@@ -288,7 +354,9 @@ impl Row {
         let table = tokenizer.table();
         match &mut self.decoder {
             RowDecoder::Table(state) => {
-                if let Some(text) = state.push_plain(table, id) {
+                if state.is_idle()
+                    && let Some(text) = table.plain_text(id)
+                {
                     return Ok(self.show(text, out));
                 }
                 if self.stops.is_none() && self.shown_by_prompt.is_empty() {

@@ -30,12 +30,30 @@ impl Node {
     }
 }
 
+/// The bytes that begin a stop string, one bit a byte.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FirstBytes([u64; 4]);
+
+impl FirstBytes {
+    fn add(&mut self, byte: u8) {
+        self.0[usize::from(byte / 64)] |= 1 << (byte % 64);
+    }
+
+    fn has(&self, byte: u8) -> bool {
+        self.0[usize::from(byte / 64)] >> (byte % 64) & 1 != 0
+    }
+
+    /// No stop string can begin in `text`.
+    pub(crate) fn pass(&self, text: &str) -> bool {
+        self.0 == [0; 4] || !text.bytes().any(|byte| self.has(byte))
+    }
+}
+
 /// Watches the text of one row. Linear in the text, whatever the number of stop strings.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     nodes: Vec<Node>,
-    /// First bytes of the stop strings, one bit a byte.
-    starts: [u64; 4],
+    starts: FirstBytes,
     lengths: Vec<usize>,
     include: bool,
     state: u32,
@@ -56,15 +74,14 @@ impl StopStrings {
         }
         let mut matcher = Self {
             nodes: vec![Node::new(0)],
-            starts: [0; 4],
+            starts: FirstBytes::default(),
             lengths: stops.iter().map(String::len).collect(),
             include,
             state: ROOT,
             held: String::new(),
         };
         for (index, stop) in stops.iter().enumerate() {
-            let first = stop.as_bytes()[0];
-            matcher.starts[usize::from(first / 64)] |= 1 << (first % 64);
+            matcher.starts.add(stop.as_bytes()[0]);
             matcher.insert(stop.as_bytes(), index as u32);
         }
         matcher.link();
@@ -119,44 +136,49 @@ impl StopStrings {
     /// Take new text; what may be shown goes to `out`. Returns the stop string that completed first, of several
     /// that complete at the same place the longest.
     pub(crate) fn feed(&mut self, text: &str, out: &mut String) -> Option<usize> {
-        let mut text = text;
-        if self.held.is_empty() {
-            // Nothing is begun: text up to a byte that begins a stop string goes out as it is.
-            let begun = text
-                .bytes()
-                .position(|byte| self.begins(byte))
-                .unwrap_or(text.len());
-            out.push_str(&text[..begun]);
-            text = &text[begun..];
-        }
-        if text.is_empty() {
-            return None;
-        }
-        let start = self.held.len();
-        self.held.push_str(text);
-        for (offset, byte) in text.bytes().enumerate() {
-            self.state = self.advance(self.state, byte);
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.state == ROOT {
+                // Nothing is begun: on to the next byte that begins a stop string.
+                at +=
+                    (bytes[at..].iter().position(|&byte| self.starts.has(byte))).unwrap_or(bytes.len() - at);
+                if at == bytes.len() {
+                    break;
+                }
+            }
+            self.state = self.advance(self.state, bytes[at]);
+            at += 1;
             let hit = self.nodes[self.state as usize].hit;
             if hit != NONE {
-                let end = start + offset + 1;
+                let end = self.held.len() + at;
                 let cut = if self.include {
                     end
                 } else {
                     end - self.lengths[hit as usize]
                 };
-                out.push_str(&self.held[..cut]);
+                self.show(text, cut, out);
                 self.held.clear();
                 return Some(hit as usize);
             }
         }
-        let shown = self.held.len() - self.nodes[self.state as usize].depth;
-        out.push_str(&self.held[..shown]);
-        self.held.drain(..shown);
+        let shown = self.held.len() + text.len() - self.nodes[self.state as usize].depth;
+        self.show(text, shown, out);
         None
     }
 
-    fn begins(&self, byte: u8) -> bool {
-        self.starts[usize::from(byte / 64)] >> (byte % 64) & 1 != 0
+    /// Of what is held with `text` behind it, give out the first `shown` bytes and hold the rest.
+    fn show(&mut self, text: &str, shown: usize, out: &mut String) {
+        if let Some(of_text) = shown.checked_sub(self.held.len()) {
+            out.push_str(&self.held);
+            out.push_str(&text[..of_text]);
+            self.held.clear();
+            self.held.push_str(&text[of_text..]);
+        } else {
+            out.push_str(&self.held[..shown]);
+            self.held.drain(..shown);
+            self.held.push_str(text);
+        }
     }
 
     /// No text follows: what was held back may be shown.
@@ -164,6 +186,11 @@ impl StopStrings {
         out.push_str(&self.held);
         self.held.clear();
         self.state = ROOT;
+    }
+
+    /// The bytes to look for while nothing is begun; `None` while something is.
+    pub(crate) fn idle(&self) -> Option<FirstBytes> {
+        (self.state == ROOT).then_some(self.starts)
     }
 
     pub(crate) fn includes_stop(&self) -> bool {
@@ -219,6 +246,60 @@ mod tests {
                     assert_eq!((out, hit), reference(text, &stops, include), "{text} {mask:b}");
                 }
             }
+        }
+    }
+
+    /// Small numbers from a seed, so that a failure can be repeated.
+    struct Dice(u64);
+
+    impl Dice {
+        fn roll(&mut self, sides: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % sides
+        }
+
+        fn text(&mut self, most: usize) -> String {
+            let length = self.roll(most + 1);
+            (0..length)
+                .map(|_| ['a', 'b', 'é', 'è', '日', '🌶'][self.roll(6)])
+                .collect()
+        }
+    }
+
+    #[test]
+    fn random_texts_and_stops_equal_a_scan_and_hold_the_least() {
+        for seed in 0..20_000 {
+            let mut dice = Dice(seed);
+            let text = dice.text(14);
+            let stops: Vec<String> = (0..=dice.roll(4)).map(|_| dice.text(3) + "a").collect();
+            let include = dice.roll(2) == 0;
+            let mut matcher = watch(&stops, include);
+            let (mut out, mut hit, mut rest) = (String::new(), None, text.as_str());
+            while hit.is_none() && !rest.is_empty() {
+                let chars = 1 + dice.roll(4);
+                let end = rest.char_indices().nth(chars).map_or(rest.len(), |(at, _)| at);
+                hit = matcher.feed(&rest[..end], &mut out);
+                rest = &rest[end..];
+                let seen = &text[..text.len() - rest.len()];
+                let held = stops
+                    .iter()
+                    .flat_map(|stop| (1..stop.len()).map(|size| &stop.as_bytes()[..size]));
+                let most = held
+                    .filter(|begun| seen.as_bytes().ends_with(begun))
+                    .map(<[u8]>::len)
+                    .max();
+                assert!(
+                    hit.is_some() || out.len() == seen.len() - most.unwrap_or(0),
+                    "seed {seed}"
+                );
+            }
+            if hit.is_none() {
+                matcher.release(&mut out);
+            }
+            assert_eq!((out, hit), reference(&text, &stops, include), "seed {seed}");
         }
     }
 

@@ -18,14 +18,17 @@ const DROPPED: u8 = 16;
 /// The library's decode fails on the token.
 const FAILS: u8 = 32;
 
+// Flags in the top bits of a piece's length.
 const BROKEN: u32 = 1 << 31;
+const PLAIN: u32 = 1 << 30;
+const LENGTH: u32 = PLAIN - 1;
 
 /// Pieces by token id, in two allocations: those that are text, and those that are parts of characters.
 #[derive(Default)]
 struct Pieces {
     text: String,
     bytes: Vec<u8>,
-    /// Start and length; the length's top bit says that the piece lies in `bytes`.
+    /// Start and length; [`BROKEN`] says that the piece lies in `bytes`, [`PLAIN`] that it needs only a copy.
     spans: Vec<(u32, u32)>,
 }
 
@@ -43,7 +46,7 @@ impl Pieces {
 
     fn get(&self, id: usize) -> &[u8] {
         let (start, length) = self.spans[id];
-        let (from, bytes) = (start as usize, (length & !BROKEN) as usize);
+        let (from, bytes) = (start as usize, (length & LENGTH) as usize);
         if length & BROKEN == 0 {
             &self.text.as_bytes()[from..from + bytes]
         } else {
@@ -52,12 +55,29 @@ impl Pieces {
     }
 
     fn text(&self, id: usize) -> Option<&str> {
-        let (start, length) = self.spans[id];
+        let &(start, length) = self.spans.get(id)?;
         if length & BROKEN == 0 {
-            Some(&self.text[start as usize..start as usize + length as usize])
+            Some(&self.text[start as usize..start as usize + (length & LENGTH) as usize])
         } else {
             None
         }
+    }
+}
+
+impl Pieces {
+    /// The piece may be copied as it is; of no effect on a part of a character.
+    fn mark_plain(&mut self, id: usize) {
+        if let Some(span) = self.spans.get_mut(id).filter(|span| span.1 & BROKEN == 0) {
+            span.1 |= PLAIN;
+        }
+    }
+
+    fn plain_text(&self, id: usize) -> Option<&str> {
+        let &(start, length) = self.spans.get(id)?;
+        if length & PLAIN == 0 {
+            return None;
+        }
+        Some(&self.text[start as usize..start as usize + (length & LENGTH) as usize])
     }
 }
 
@@ -102,6 +122,9 @@ impl TokenTable {
             }
             if token.is_some_and(|token| inner.get_added_vocabulary().is_special_token(&token)) {
                 table.flags[id as usize] |= SPECIAL;
+            }
+            if table.flags[id as usize] == KNOWN && table.copies_text() {
+                table.rest.mark_plain(id as usize);
             }
         }
         table
@@ -175,6 +198,11 @@ impl TokenTable {
     /// [`Self::piece`], where it is valid text.
     pub(crate) fn text(&self, id: u32, at_start: bool) -> Option<&str> {
         self.pieces(at_start).text(id as usize)
+    }
+
+    /// The token's text, if a row inside a text needs nothing but a copy of it.
+    pub(crate) fn plain_text(&self, id: u32) -> Option<&str> {
+        self.rest.plain_text(id as usize)
     }
 
     /// The token's text where no token follows, if that can differ.

@@ -58,7 +58,7 @@ fn joined(tokenizer: &Arc<TextTokenizer>, parts: &[&[i32]], options: &OpenOption
         let step = rows
             .step(&[slot as i32], part, Some(&[0, part.len() as i32]))
             .expect("a valid step");
-        text.push_str(step.texts().next().expect("one row"));
+        text.push_str(step.texts().next().expect("one row").0);
     }
     text + &rows.finish(slot as i64).expect("an open slot")
 }
@@ -113,7 +113,7 @@ fn a_bad_step_changes_nothing() {
         Err(Error::InvalidArgument { field: "slots", .. })
     ));
     let good = rows.step(&[slot as i32], &[98], None).expect("a valid step");
-    assert_eq!(good.texts().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(good.texts().collect::<Vec<_>>(), [("b", Some(98))]);
     assert_eq!(rows.num_open(), 1);
     rows.close(slot as i64).expect("an open slot");
     assert!(rows.close(slot as i64).is_err());
