@@ -1,5 +1,7 @@
 """The simulated clock against closed forms: single requests, queues, the overlapped loop."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from llm_scheduler import SchedulerConfig
@@ -97,7 +99,7 @@ def test_a_stop_token_costs_the_overlapped_loop_one_token(depth, wasted):
 
 
 def test_a_queue_with_one_server_follows_lindleys_recursion():
-    spec = SyntheticSpec(num_requests=20_000, rate=0.6, prompt_tokens=Fixed(4), output_tokens=Fixed(1))
+    spec = SyntheticSpec(num_requests=3000, rate=0.6, prompt_tokens=Fixed(4), output_tokens=Fixed(1))
     workload = synthesize(spec, seed=5)
     engine = setup(max_num_seqs=1, max_waiting_requests=10**6)
     recording = simulate(workload, engine, CONSTANT).recording.requests
@@ -108,7 +110,7 @@ def test_a_queue_with_one_server_follows_lindleys_recursion():
         wait = max(0.0, wait + 1.0 - gap)
     assert waits == pytest.approx(expected, abs=1e-6)
     # M/D/1: the mean wait is load x service / (2 (1 - load)).
-    assert waits.mean() == pytest.approx(0.6 / (2 * 0.4), rel=0.1)
+    assert waits.mean() == pytest.approx(0.6 / (2 * 0.4), rel=0.15)
 
 
 def test_a_closed_loop_keeps_its_users_busy():
@@ -132,19 +134,8 @@ def test_a_user_thinks_after_the_answer():
 
 
 def test_the_load_of_a_plan_counts_its_work():
-    from llm_scheduler import Ragged, StepPlan
-
-    rows = np.array([1, 1, 30, 5], np.int32)
-    plan = StepPlan(
-        step_id=0,
-        slots=np.arange(4, dtype=np.int32),
-        num_tokens=rows,
-        num_computed=np.array([99, 9, 0, 20], np.int32),
-        samples=np.ones(4, np.bool_),
-        new_blocks=(Ragged.empty(4),),
-        admitted=[],
-        released=np.empty(0, np.int32),
-        transfers=np.empty((0, 3), np.int32),
-    )
+    tokens = np.array([1, 1, 30, 5], np.int32)
+    before = np.array([99, 9, 0, 20], np.int32)
+    plan = SimpleNamespace(num_tokens=tokens, num_computed=before)  # all that is read of a plan
     pairs = sum(range(1, 31)) + sum(range(21, 26))
     assert StepLoad.of_plan(plan) == StepLoad(35, 2, 110, pairs)
