@@ -17,6 +17,7 @@ import pytest
 from llm_kvcache import FullAttention, KVCache
 from llm_scheduler import (
     Busy,
+    DeadlineUnmet,
     DuplicateRequest,
     NewRow,
     Ragged,
@@ -62,7 +63,19 @@ def result_of(plan, rng, trouble=0.0):
     return StepResult(plan.step_id, Ragged.from_rows(rows), logprobs=logprobs, faults=faults)
 
 
-def drive(scheduler, seed, *, num_turns=120, depth=2):
+def no_extras(turn, rng):
+    return {}
+
+
+def deadlines_and_waits(turn, rng):
+    """Every clock look is 1/8 s and a turn takes a few: some of these deadlines are met, some are not."""
+    return {
+        "deadline_s": rng.choice([None, turn + rng.uniform(1, 40)]),
+        "waits_for": rng.choice([frozenset(), frozenset({"grammar"})]),
+    }
+
+
+def drive(scheduler, seed, *, num_turns=120, depth=2, extras=no_extras):
     """Arrivals, aborts, faults and failures, two plans deep; everything ends."""
     rng = random.Random(seed)
     in_flight = []
@@ -76,9 +89,12 @@ def drive(scheduler, seed, *, num_turns=120, depth=2):
                 "salt": rng.choice([None, b"\xff\x00"]),
                 "arrival_s": float(turn),
                 "payload": object(),
+                **extras(turn, rng),
             }
-            with contextlib.suppress(Busy, DuplicateRequest):
+            with contextlib.suppress(Busy, DuplicateRequest, DeadlineUnmet):
                 scheduler.add(request(f"r{turn // rng.choice([1, 1, 3])}", rng.randint(1, 30), **fields))
+        if extras is deadlines_and_waits:
+            scheduler.ready(f"r{rng.randrange(turn + 1)}", "grammar")
         if rng.random() < 0.05:
             scheduler.abort(f"r{rng.randrange(turn + 1)}" for _ in range(3))
         if len(in_flight) < depth and (plan := scheduler.schedule()) is not None:
@@ -88,6 +104,9 @@ def drive(scheduler, seed, *, num_turns=120, depth=2):
     while scheduler.has_work():
         while in_flight:
             land(scheduler, in_flight.pop(0), rng)
+        if extras is deadlines_and_waits:
+            for turn in range(num_turns):
+                scheduler.ready(f"r{turn}", "grammar")
         if (plan := scheduler.schedule()) is not None:
             in_flight.append(plan)
 
@@ -120,6 +139,23 @@ def test_random_runs_replay_to_equal_plans(tmp_path, policy, suffix):
         assert report.num_plans == stats.steps > 20
         assert report.notes == ()
         assert "reaches equal plans" in str(report)
+
+
+@pytest.mark.parametrize("policy", ["fair", "deadline", "prefix"])
+def test_deadlines_and_waits_replay(tmp_path, policy):
+    config = SchedulerConfig(max_model_len=48, max_num_seqs=4, max_num_batched_tokens=16, policy=policy)
+    ended, refused = 0, 0
+    for seed in range(4):
+        scheduler = recorder(tmp_path / "run.jsonl", config=config)
+        drive(scheduler, seed, extras=deadlines_and_waits)
+        ended += scheduler.stats().finished_deadline
+        scheduler.close()
+        refused += (tmp_path / "run.jsonl").read_text().count('"raised":"DeadlineUnmet"')
+        report = replay(tmp_path / "run.jsonl")
+        assert report.equal, str(report)
+        assert report.notes == ()
+    assert ended
+    assert refused
 
 
 def test_a_recorder_keeps_the_protocol():
