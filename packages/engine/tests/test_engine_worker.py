@@ -12,6 +12,7 @@ from llm_engine.worker import (
     WorkerConfig,
     create_worker,
 )
+from llm_kvcache import COPY
 from llm_scheduler import NewRow, Ragged, StepPlan
 
 BLOCK = 16
@@ -69,7 +70,7 @@ class Rows:
         self.computed = {}
         self.reserved = {}
 
-    def plan(self, chunks, *, admit=(), samples=None, released=(), copies=()):
+    def plan(self, chunks, *, admit=(), samples=None, released=(), transfers=()):
         """`chunks`: slot to number of tokens, decode rows first."""
         slots = list(chunks)
         for row in admit:
@@ -89,7 +90,7 @@ class Rows:
             new_blocks=(Ragged.from_rows(blocks),),
             admitted=list(admit),
             released=np.array(released, np.int32),
-            copies=np.array(copies, np.int32).reshape(-1, 2),
+            transfers=np.array(transfers, np.int32).reshape(-1, 3),
         )
         self.step += 1
         for slot in slots:
@@ -230,7 +231,7 @@ def test_copied_blocks_hold_the_same_keys(worker):
         new_blocks=(Ragged.from_rows([[0, 9]]),),
         admitted=[new_row(1, prompt, whole[:1])],
         released=np.array([], np.int32),
-        copies=np.array([[1, 9]], np.int32),
+        transfers=np.array([[COPY, 1, 9]], np.int32),
     )
     assert worker.execute(fork).result().tokens.values.tolist() == whole[1:2]
 

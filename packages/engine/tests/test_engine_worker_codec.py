@@ -62,7 +62,7 @@ def random_plan(seed):
             for slot, payload in ((1, params), (2, RowParams(seed=0)))
         ],
         released=ints(int(generator.integers(0, 3))),
-        copies=ints(int(generator.integers(0, 3)), 2),
+        transfers=ints(int(generator.integers(0, 3)), 3),
     )
 
 
@@ -143,7 +143,7 @@ def test_the_worker_runs_behind_a_process_border():
             new_blocks=(Ragged.from_rows([[0]]),),
             admitted=[row],
             released=np.array([], np.int32),
-            copies=np.zeros((0, 2), np.int32),
+            transfers=np.zeros((0, 3), np.int32),
         )
         result = executor.submit(plan).result()
     finally:

@@ -135,7 +135,7 @@ class PlainScheduler:
             new_blocks=(Ragged.from_rows(tables),),
             admitted=[new_row(job) for job in admitted],
             released=np.array(self.released, np.int32),
-            copies=self.cache.take_copies(),
+            transfers=self.cache.take_transfers().moves,
         )
         self.released = []
         self.in_flight = (plan, jobs)

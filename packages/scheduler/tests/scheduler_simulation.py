@@ -94,7 +94,7 @@ class SimulatedWorker:
     def _check_shape(self, plan: StepPlan) -> None:
         assert plan.step_id == self._next_step
         self._next_step += 1
-        for array in (plan.slots, plan.num_tokens, plan.num_computed, plan.released, plan.copies):
+        for array in (plan.slots, plan.num_tokens, plan.num_computed, plan.released, plan.transfers):
             assert array.dtype == np.int32
         assert plan.samples.dtype == np.bool_
         rows = plan.num_rows
@@ -123,7 +123,7 @@ class SimulatedWorker:
             view.blocks.extend(plan.new_blocks[0].row(row).tolist())
             if view.num_computed < 0:
                 view.num_computed = int(plan.num_computed[row])
-        assert not len(plan.copies)
+        assert not len(plan.transfers)
 
     def _check_writers(self, plan: StepPlan) -> None:
         holders = np.zeros(self._num_blocks, np.int64)

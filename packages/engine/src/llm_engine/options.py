@@ -56,6 +56,11 @@ class EngineOptions:
     kv_cache_bytes: int | None = _option(
         None, "Bytes of KV cache; by default what gpu_memory_fraction leaves, on the CPU a fixed budget."
     )
+    host_cache_gib: float = _option(
+        0.0,
+        "GiB of host memory for KV blocks evicted from the device: cached prefixes and preempted requests come "
+        "back from there; 0 for none.",
+    )
     max_num_seqs: int = _option(256, "Requests that may run at the same time.")
     max_num_batched_tokens: int | None = _option(
         None, "Token budget of a step; by default 8192 on CUDA and 1024 on the CPU."
@@ -88,6 +93,7 @@ class EngineOptions:
         self._check_counts()
         self._check_block_size()
         self._check_fraction()
+        self._check_host_cache()
         for name in ("enable_prefix_caching", "progress"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
@@ -151,6 +157,15 @@ class EngineOptions:
         size = self.block_size
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 256 or size & (size - 1):
             raise InvalidOption("block_size", f"must be a power of two from 1 to 256, got {size!r}")
+
+    def _check_host_cache(self) -> None:
+        value = self.host_cache_gib
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidOption("host_cache_gib", f"must be a finite number, got {value!r}")
+        if not 0 <= value <= 65_536:
+            raise InvalidOption("host_cache_gib", f"must be from 0 to 65536, got {value!r}")
+        if value and not self.enable_prefix_caching:
+            raise InvalidOption("host_cache_gib", "needs enable_prefix_caching")
 
     def _check_fraction(self) -> None:
         value = self.gpu_memory_fraction

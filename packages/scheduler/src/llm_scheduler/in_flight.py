@@ -23,6 +23,7 @@ class PlanInFlight:
         states: The request of each row; not to be changed, plans may share it.
         request_ids: Its id.
         generations: int64[R], each slot's generation.
+        transfer_batch: For ``KVCache.finish_transfers``, or None.
         made_s: When it was made, on the scheduler's clock.
     """
 
@@ -31,6 +32,7 @@ class PlanInFlight:
     states: list[RequestState]
     request_ids: list[str]
     generations: Int64
+    transfer_batch: int | None
     made_s: float
 
 

@@ -86,7 +86,7 @@ class NewRow:
 class StepPlan:
     """One step as arrays: which rows run, how far, and what changes on the worker before it.
 
-    A worker first applies ``released``, then ``admitted``, ``new_blocks`` and ``copies``, then runs the rows.
+    A worker first applies ``released``, then ``admitted``, ``new_blocks`` and ``transfers``, then runs the rows.
     Row ``r`` computes the tokens at positions ``num_computed[r]`` to ``num_computed[r] + num_tokens[r] - 1``
     of its slot's token table. Where ``samples[r]``, it yields the token at the next position and writes it to
     that table: the plan after it may already count on it.
@@ -100,7 +100,8 @@ class StepPlan:
         new_blocks: Per KV group, blocks to append to each row's block table before the step.
         admitted: Requests new to their slot; their whole block table is in ``new_blocks``.
         released: int32[], slots given back before this step.
-        copies: int32[m, 2], (source, destination) blocks to copy before the step.
+        transfers: int32[m, 3], (kind, source, destination) of block contents to copy before the step, one
+            after the other; kinds are ``COPY``, ``STORE`` and ``LOAD`` of ``llm_kvcache``.
         drafts: Draft tokens to check, by row; None for none at all. A row with k of them has ``num_tokens``
             1 + k: its last known token, then the drafts, which are in no token table yet. It yields the
             drafts it accepts and one token more, 1 to k + 1 tokens.
@@ -114,7 +115,7 @@ class StepPlan:
     new_blocks: tuple[Ragged, ...]
     admitted: list[NewRow]
     released: Int32
-    copies: Int32
+    transfers: Int32
     drafts: Ragged | None = None
 
     @property

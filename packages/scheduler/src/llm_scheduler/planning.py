@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from llm_kvcache import KVCache
 
@@ -18,12 +20,27 @@ from llm_scheduler.slots import SlotTable
 from llm_scheduler.waiting import WaitingQueue
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A plan with what does not go to the worker.
+
+    Attributes:
+        plan: The plan.
+        slots: int64[R], its slots.
+        transfer_batch: For ``KVCache.finish_transfers``, or None.
+    """
+
+    plan: StepPlan
+    slots: Int64
+    transfer_batch: int | None
+
+
 class Planner:
     """Running rows first, then waiting requests, within the token budget.
 
     Args:
         config: Limits.
-        cache: Asked for the block copies that are due.
+        cache: Asked for the transfers that are due.
         table: The slots.
         waiting: The queue; only asked whether somebody waits.
         residency: Makes room for the rows.
@@ -53,11 +70,11 @@ class Planner:
         self._caps = caps
         self._drafts = drafts
 
-    def plan(self, step_id: int) -> tuple[StepPlan, Int64] | None:
+    def plan(self, step_id: int) -> Planned | None:
         """Plan a step and count it as under way.
 
         Returns:
-            The plan and its slots as int64[R], or None where nothing can run.
+            None where nothing can run.
         """
         self._admitter.admit_urgent()
         rows, short_of_blocks = self._plan_running()
@@ -69,7 +86,7 @@ class Planner:
             return None
         rows, admitted = self._residency.introduce(rows)
         rows = rows.single_tokens_first()
-        return self._launch(step_id, rows, admitted), rows.slots
+        return self._launch(step_id, rows, admitted)
 
     def _plan_running(self) -> tuple[PlannedRows, bool]:
         """Plan the running rows; also tell whether one of them found no blocks."""
@@ -95,7 +112,7 @@ class Planner:
             start = int(table.computed[state.slot])
             wanted[row] = self._caps.limit(state.request, start, min(int(wanted[row]), most))
 
-    def _launch(self, step_id: int, rows: PlannedRows, admitted: list[RequestState]) -> StepPlan:
+    def _launch(self, step_id: int, rows: PlannedRows, admitted: list[RequestState]) -> Planned:
         """Make the plan; count its tokens as computed and its samples as known from now on."""
         table, slots = self._table, rows.slots
         num_computed = table.computed[slots]
@@ -109,7 +126,8 @@ class Planner:
         table.computed[slots] = end
         table.in_flight[slots] += samples
         table.plans[slots] += 1
-        return StepPlan(
+        transfers = self._cache.take_transfers()
+        plan = StepPlan(
             step_id=step_id,
             slots=slots.astype(np.int32),
             num_tokens=num_tokens,
@@ -118,9 +136,10 @@ class Planner:
             new_blocks=rows.blocks,
             admitted=[_new_row(state) for state in admitted],
             released=table.drain_released(),
-            copies=self._cache.take_copies(),
+            transfers=transfers.moves,
             drafts=drafts,
         )
+        return Planned(plan, slots, transfers.batch)
 
 
 def _new_row(state: RequestState) -> NewRow:

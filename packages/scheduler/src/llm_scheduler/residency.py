@@ -56,6 +56,7 @@ class Residency:
         self._steps_of_one: Int32 = np.zeros(1, np.int32)
         self._refused: RequestState | None = None
         self._refused_at_blocks = 0
+        self._unsound: set[int] = set()
         self.running = OrderedRequests("rank")
         self.newcomers: dict[int, RequestState] = {}
         self.num_preemptions = 0
@@ -128,7 +129,11 @@ class Residency:
             return False
         state = transfer.state
         if state is None:
+            self._unsound.discard(transfer.seq)
             self._cache.release(transfer.seq)
+            return False
+        if state.seq in self._unsound:
+            self._start_anew(state)
             return False
         if num_tokens:
             num_computed = transfer.num_local_tokens + num_tokens
@@ -153,8 +158,32 @@ class Residency:
                 self._deadlines.watch(state)
 
     def _run_loaded(self, state: RequestState) -> None:
+        if state.seq in self._unsound:
+            self._start_anew(state)
+            return
         state.is_loading = False
         self._set_running(state)
+
+    def lose_loads(self, seqs: list[int]) -> None:
+        """Let requests start anew whose blocks were to come from the cache's host tier and did not.
+
+        Args:
+            seqs: As ``KVCache.finish_transfers`` names them.
+        """
+        states = [state for state in self._table.occupants() if state.seq in seqs and not state.finished]
+        for state in states:
+            if state.is_loading:
+                # Other KV may still be written into its blocks: it starts anew when that transfer is over.
+                self._unsound.add(state.seq)
+            else:
+                self.preempt(state)
+
+    def _start_anew(self, state: RequestState) -> None:
+        self._unsound.discard(state.seq)
+        self._cache.shrink(state.seq, 0)
+        self._leave_loading(state)
+        self._waiting.add(state)
+        self._deadlines.watch(state)
 
     def _leave_loading(self, state: RequestState) -> None:
         """Give back the slot, which no plan has named; the blocks are another matter."""

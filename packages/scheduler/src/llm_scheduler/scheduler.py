@@ -182,10 +182,12 @@ class TokenBudgetScheduler:
         planned = self._planner.plan(self._num_steps)
         if planned is None:
             return None
-        plan, slots = planned
+        plan, slots = planned.plan, planned.slots
         states, request_ids = self._residency.states_at(slots)
         generations = self._table.generation[slots]
-        self._in_flight.add(PlanInFlight(plan, slots, states, request_ids, generations, self._clock()))
+        self._in_flight.add(
+            PlanInFlight(plan, slots, states, request_ids, generations, planned.transfer_batch, self._clock())
+        )
         self._num_steps += 1
         self._num_scheduled_tokens += plan.total_tokens
         return plan
@@ -197,6 +199,8 @@ class TokenBudgetScheduler:
         self._require_single_tokens(flight, tokens)
         self._measure(flight)
         occupied = self._land(flight)
+        if flight.transfer_batch is not None:
+            self._cache.finish_transfers(flight.transfer_batch)
         num_computed = flight.plan.num_computed + flight.plan.num_tokens
         if flight.plan.drafts is not None:
             num_computed -= self._reject_drafts(flight, occupied, tokens)
@@ -225,6 +229,8 @@ class TokenBudgetScheduler:
         slots = flight.slots[occupied]
         # Also where the request had ended before: a later plan of it builds on what this one did not compute.
         self._table.ended[slots] = FAILED
+        if flight.transfer_batch is not None:
+            self._residency.lose_loads(self._cache.finish_transfers(flight.transfer_batch, succeeded=False))
         self._residency.give_back_idle(slots)
         return [error_output(state, message) for state in ended] + self.take_ended()
 

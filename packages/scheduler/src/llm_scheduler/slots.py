@@ -116,6 +116,10 @@ class SlotTable:
         self._released.clear()
         return released
 
+    def occupants(self) -> list[RequestState]:
+        """Return all occupants, those that ended and still hold their slot included."""
+        return [state for state in self.states if state is not None]
+
     def states_at(self, slots: Int64) -> list[RequestState]:
         """Return the occupants of taken slots."""
         states = self.states

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,12 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
     if on_found is not None:
         on_found(shown_path)
     budget = options.max_num_batched_tokens or _default_budget(options)
-    executor, model, num_blocks = _start_worker(options, budget, tokenizer)
+    executor, model, sizes = _start_worker(options, budget, tokenizer)
     cache = KVCache(
         [FullAttention(block_size=options.block_size)],
-        num_blocks,
+        sizes.num_blocks,
         enable_prefix_caching=options.enable_prefix_caching,
+        host_blocks=sizes.host_blocks,
     )
     scheduler = _make_scheduler(options, model, budget, cache)
     info = CoreInfo(
@@ -73,7 +75,7 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         eos_token_ids=_eos_token_ids(files, tokenizer),
-        num_blocks=num_blocks,
+        num_blocks=sizes.num_blocks,
         block_size=options.block_size,
         device=model.device,
         dtype=model.dtype,
@@ -94,9 +96,17 @@ def _load_tokenizer(path: Path, *, optional: bool) -> Tokenizer | None:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class KVSizes:
+    """Blocks of the KV cache on each rank's device and in its host memory."""
+
+    num_blocks: int
+    host_blocks: int
+
+
 def _start_worker(
     options: EngineOptions, budget: int, tokenizer: Tokenizer | None
-) -> tuple[Executor, ModelInfo, int]:
+) -> tuple[Executor, ModelInfo, KVSizes]:
     """A started executor whose worker has its model and its KV cache."""
     config = WorkerConfig(
         model=options.model,
@@ -117,14 +127,15 @@ def _start_worker(
     executor = InProcessExecutor(create_worker, {"config": config})
     executor.start()
     try:
-        executor.call("load")
+        loaded: ModelInfo = executor.call("load")[0]
         # Every rank gets the same number of blocks, so that one plan fits all.
         num_blocks = min(executor.call("size_kv_cache"))
-        model: ModelInfo = executor.call("allocate_kv", num_blocks)[0]
+        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_bytes_per_block)
+        model: ModelInfo = executor.call("allocate_kv", sizes.num_blocks, sizes.host_blocks)[0]
     except BaseException:
         executor.shutdown()
         raise
-    return executor, model, num_blocks
+    return executor, model, sizes
 
 
 def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache: KVCache) -> Scheduler:

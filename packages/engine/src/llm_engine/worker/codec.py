@@ -44,7 +44,7 @@ class _Plan(msgspec.Struct, array_like=True, frozen=True):
     new_blocks: list[_Ragged]
     admitted: list[_Row]
     released: bytes
-    copies: bytes
+    transfers: bytes
 
 
 class _Result(msgspec.Struct, array_like=True, frozen=True):
@@ -144,7 +144,7 @@ def _pack_plan(plan: StepPlan) -> _Plan:
         new_blocks=[_pack_ragged(blocks) for blocks in plan.new_blocks],
         admitted=[_pack_row(row) for row in plan.admitted],
         released=_bytes(plan.released),
-        copies=_bytes(plan.copies),
+        transfers=_bytes(plan.transfers),
     )
 
 
@@ -158,7 +158,7 @@ def _unpack_plan(packed: _Plan) -> StepPlan:
         new_blocks=tuple(_unpack_ragged(blocks) for blocks in packed.new_blocks),
         admitted=[_unpack_row(row) for row in packed.admitted],
         released=_ints(packed.released),
-        copies=_ints(packed.copies).reshape(-1, 2),
+        transfers=_ints(packed.transfers).reshape(-1, 3),
     )
 
 

@@ -100,9 +100,6 @@ def input_arrays(
         arrays["last_tokens"] = batch.cu_query_lens[1:][batch.sample_rows].astype(np.int64) - 1
     if len(update.values):
         arrays["table_positions"], arrays["table_values"] = update.positions, update.values
-    if len(plan.copies):
-        copies = plan.copies.astype(np.int64)
-        arrays["copy_sources"], arrays["copy_targets"] = copies[:, 0].copy(), copies[:, 1].copy()
     for index, row in enumerate(plan.admitted):
         arrays[f"tokens_{index}"] = row.token_ids.astype(np.int32, copy=False)
     return arrays

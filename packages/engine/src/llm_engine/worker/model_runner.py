@@ -6,7 +6,7 @@ returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from llm_models import Decoder
 from llm_scheduler import StepPlan
 from torch import Tensor
 
+from llm_engine.worker.block_transfers import BlockTransfers, KVCaches
 from llm_engine.worker.decode_graphs import DecodeGraphs
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
@@ -24,8 +25,6 @@ from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 from llm_engine.worker.upload import upload
-
-KVCaches = Sequence[tuple[Tensor, Tensor]]
 
 
 class ModelRunner:
@@ -39,6 +38,7 @@ class ModelRunner:
         block_size: Tokens in a KV block.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
         graphs: Capture decode steps as CUDA graphs; needs a model on a CUDA device.
+        host_blocks: Blocks of the host cache; 0 for none.
 
     Attributes:
         num_graph_steps: Steps that replayed a graph.
@@ -55,6 +55,7 @@ class ModelRunner:
         block_size: int,
         sampled_vocab_size: int | None = None,
         graphs: bool = False,
+        host_blocks: int = 0,
     ) -> None:
         self.model = model
         self.kv_caches = kv_caches
@@ -62,6 +63,7 @@ class ModelRunner:
         self.sampled_vocab_size = sampled_vocab_size
         self.tables = SlotTables(num_slots, max_model_len, block_size, self.device)
         self.params = SlotParams(num_slots)
+        self._transfers = BlockTransfers(kv_caches, host_blocks)
         self.num_graph_steps = self.num_eager_steps = 0
         self._graphs = self._make_graphs() if graphs else None
 
@@ -82,7 +84,7 @@ class ModelRunner:
             arrays.update(sampling.arrays)
         sent = upload(arrays, self.device)
         update_tables(plan, sent, self.tables)
-        self._copy_blocks(sent)
+        self._transfers.carry_out(plan.transfers)
         hidden_TE = self._forward(batch, sent, key)
         chunks, faults = self._score_prompts(plan, batch, hidden_TE)
         sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
@@ -137,13 +139,6 @@ class ModelRunner:
         if not rows.size:
             return None
         return plan_sampling(self.params, plan.slots[rows], batch.context_lens[rows], self.tables.max_tokens)
-
-    def _copy_blocks(self, sent: Mapping[str, Tensor]) -> None:
-        if "copy_sources" not in sent:
-            return
-        for caches in self.kv_caches:
-            for cache in caches:
-                cache.index_copy_(0, sent["copy_targets"], cache.index_select(0, sent["copy_sources"]))
 
     def _logits(self, hidden_RE: Tensor) -> Tensor:
         """Scores of the ids that may be drawn, in the model's dtype."""

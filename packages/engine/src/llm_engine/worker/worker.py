@@ -96,8 +96,12 @@ class Worker:
         """
         return count_blocks(self._need_loaded().model, self._config, graphs=self._graphs)
 
-    def allocate_kv(self, num_blocks: int) -> ModelInfo:
+    def allocate_kv(self, num_blocks: int, host_blocks: int = 0) -> ModelInfo:
         """Allocates the KV cache and the slot tables; may be called again to change the size.
+
+        Args:
+            num_blocks: Blocks on the device.
+            host_blocks: Blocks of the host cache, to which plans store and from which they load.
 
         Returns:
             The model's description, with `max_model_len` lowered to what the cache holds where it was left
@@ -123,6 +127,7 @@ class Worker:
             block_size=config.block_size,
             sampled_vocab_size=config.sampled_vocab_size,
             graphs=self._graphs,
+            host_blocks=host_blocks,
         )
         self._loaded = _Loaded(loaded.model, info)
         return info

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
+from llm_kvcache import COPY
 
 from llm_scheduler.conformance.ledger import Entry, Ledger
 from llm_scheduler.conformance.rules import Rule, RuleBroken, require
@@ -16,7 +17,7 @@ from llm_scheduler.conformance.worlds import World, extend_digest, first_digest
 from llm_scheduler.plan import NewRow, Ragged, StepPlan, StepResult
 
 _GARBAGE = -1
-_INT32_FIELDS = ("slots", "num_tokens", "num_computed", "released", "copies")
+_INT32_FIELDS = ("slots", "num_tokens", "num_computed", "released", "transfers")
 
 
 @dataclass(slots=True)
@@ -193,9 +194,12 @@ class SimulatedWorker:
 
     def _copy_blocks(self, plan: StepPlan) -> None:
         size, num_blocks = self._world.block_size, self._world.num_blocks
-        for source, target in plan.copies.reshape(-1, 2).tolist():
-            inside = 0 <= source < num_blocks and 0 <= target < num_blocks
-            require(inside, Rule.BLOCK_TABLE, f"copy {source} -> {target}, the cache has {num_blocks} blocks")
+        for kind, source, target in plan.transfers.reshape(-1, 3).tolist():
+            inside = 0 <= source < num_blocks and 0 <= target < num_blocks and kind == COPY
+            message = (
+                f"transfer {source} -> {target} of kind {kind}, the cache has {num_blocks} blocks, no host"
+            )
+            require(inside, Rule.BLOCK_TABLE, message)
             self._kv[target * size : (target + 1) * size] = self._kv[source * size : (source + 1) * size]
 
     # Rows
