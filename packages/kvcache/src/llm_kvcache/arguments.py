@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,9 +39,28 @@ def seconds(field: str, value: object) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+    number = math.nan
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = float(value)
+    if not math.isfinite(number):
         raise InvalidArgument(field, value, "must be a finite number of seconds")
-    return float(value)
+    return number
+
+
+def text(field: str, value: object) -> str:
+    """Returns `value`, which UTF-8 can encode.
+
+    Raises:
+        InvalidArgument: It is no str, or holds half of a surrogate pair.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(field, value, "must be a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field, value, "cannot be encoded in UTF-8") from error
+    return value
 
 
 def _checked(field: str, values: object, dtype: type[np.int32 | np.int64]) -> NDArray[Any]:
@@ -89,8 +109,10 @@ def chain_keys(salt: bytes | None, lora: str | None, media: Sequence[tuple[int, 
     """
     if salt is not None and not isinstance(salt, bytes):
         raise InvalidArgument("salt", salt, "must be bytes")
-    if lora is not None and not isinstance(lora, str):
-        raise InvalidArgument("lora", lora, "must be a str")
+    if lora is not None:
+        lora = text("lora", lora)
+    if not isinstance(media, Sequence):
+        raise InvalidArgument("media", media, "must be a sequence of pairs")
     items: list[tuple[int, bytes]] = []
     for item in media:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], bytes):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_kvcache import _native
-from llm_kvcache.arguments import IntArray, chain_keys, int32_array, int64_array, integer, seconds
+from llm_kvcache.arguments import IntArray, chain_keys, int32_array, int64_array, integer, seconds, text
 from llm_kvcache.errors import InvalidArgument
 from llm_kvcache.groups import Group, native_group
 from llm_kvcache.policies import EvictionPolicy, resolve_policy
@@ -103,10 +103,9 @@ class KVCache:
             The id of the sequence. Ids are not used twice.
         """
         keys = chain_keys(salt, lora, media)
-        if not isinstance(tenant, str):
-            raise InvalidArgument("tenant", tenant, "must be a str")
         encoder_tokens = integer("encoder_tokens", encoder_tokens)
-        return self._native.open(int32_array("token_ids", token_ids), keys, tenant, encoder_tokens)
+        tokens = int32_array("token_ids", token_ids)
+        return self._native.open(tokens, keys, text("tenant", tenant), encoder_tokens)
 
     def match(self, seq: int, *, max_tokens: int | None = None) -> int:
         """Attaches the cached blocks that hold the sequence's first tokens.
@@ -309,7 +308,8 @@ class KVCache:
 
         Pins that are there stay.
         """
-        self._native.set_pin_quota(tenant, None if blocks is None else integer("blocks", blocks))
+        of = None if tenant is None else text("tenant", tenant)
+        self._native.set_pin_quota(of, None if blocks is None else integer("blocks", blocks))
 
     def set_quota(self, tenant: str, blocks: int | None) -> None:
         """Limits the blocks charged to a tenant, in use and cached together. None: no limit.
@@ -318,11 +318,11 @@ class KVCache:
         may hit it for nothing. A tenant at its quota evicts its own cached blocks, those released first, and
         is refused growth beyond. Cached blocks above a lowered quota go at once.
         """
-        self._native.set_quota(tenant, None if blocks is None else integer("blocks", blocks))
+        self._native.set_quota(text("tenant", tenant), None if blocks is None else integer("blocks", blocks))
 
     def usage(self, tenant: str) -> int:
         """Number of blocks charged to a tenant, in use and cached; "" is sequences without one."""
-        return self._native.usage(tenant)
+        return self._native.usage(text("tenant", tenant))
 
     def set_time(self, now_s: float) -> int:
         """Tells the time on any clock that does not go back, for times to live. It starts at 0.
