@@ -1,13 +1,12 @@
 """Owns a cache bound to its reference model: each call goes to both, and their answers must agree."""
 
 from collections import Counter
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 from kvcache_reference_model import ReferenceModel
 from kvcache_reference_policies import NATIVE, MostRecentFirst
-from llm_kvcache import InvalidArgument, KVCache, PinQuotaExceeded, UnknownPin, UnknownSequence
+from llm_kvcache import InvalidArgument, KVCache, PinQuotaExceeded, Stats, UnknownPin, UnknownSequence
 
 TENANTS = ("", "a", "b")
 
@@ -38,7 +37,7 @@ class CheckedCache:
     def verify(self):
         """The state of the cache is that of the model, and consistent in itself."""
         self.cache.check()
-        assert asdict(self.cache.stats()) == self.model.stats()
+        assert self.cache.stats() == Stats(**self.model.stats())
         assert self.cache.eviction_order().tolist() == self.model.pool.policy.order()
         assert all(self.cache.usage(tenant) == self.model.pool.charged(tenant) for tenant in TENANTS)
         for seq, sequence in self.model.sequences.items():
