@@ -183,11 +183,12 @@ class CheckedCache:
     def finish(self, batch, shrinks=False):
         """Ends a batch as it was to end; after a failure those that waited for it start anew or end."""
         fails, seqs = self.waiting.pop(batch)
-        self.cache.finish_transfers(batch, not fails)
-        self.model.host.finish(batch, not fails)
+        without = self.model.finish_transfers(batch, not fails)
+        assert self.cache.finish_transfers(batch, not fails) == without
+        assert set(without) <= seqs
         with pytest.raises(InvalidArgument, match="batch"):
             self.cache.finish_transfers(batch, not fails)
-        for seq in sorted(seqs & self.model.sequences.keys()) if fails else ():
+        for seq in without:
             if shrinks:
                 self.shrink(seq, 0)
             else:

@@ -110,7 +110,7 @@ class ReferenceModel:
             most_loaded = max(most_loaded, (len(names) - on_device) * size)
         self._load(sequence, loads)
         sequence.reserved = sequence.computed = length
-        sequence.awaits_load = bool(loads)
+        sequence.awaits_load = self.moves.due[-1] if loads else None
         return length, most_loaded
 
     def _load(self, sequence, loads):
@@ -222,7 +222,6 @@ class ReferenceModel:
     def commit(self, seq, num_computed):
         sequence = self.sequences[seq]
         sequence.computed = max(sequence.computed, num_computed)
-        sequence.awaits_load = False
         for group in self.layout.token_groups:
             self._publish_full(sequence, group)
             self._leave_behind(sequence, group)
@@ -255,7 +254,7 @@ class ReferenceModel:
         self._give_back(drops, sequence.retention)
 
     def _publish_tail(self, sequence):
-        if not self.partial_reuse or sequence.awaits_load:
+        if not self.partial_reuse or sequence.awaits_load is not None:
             return
         size = self.layout.alignment
         end = min(sequence.computed, len(sequence.tokens))
@@ -292,6 +291,15 @@ class ReferenceModel:
         if batch is not None:
             self.host.take(batch, due)
         self.device.carry_out(moves, host_fails)
+
+    def finish_transfers(self, batch, succeeded):
+        """The sequences that waited for what was not loaded."""
+        loads = [id(transfer) for transfer in self.host.flights[batch]]
+        self.host.finish(batch, succeeded)
+        waited = [seq for seq, s in self.sequences.items() if id(s.awaits_load) in loads]
+        for seq in waited if succeeded else ():
+            self.sequences[seq].awaits_load = None
+        return [] if succeeded else sorted(waited)
 
     # Pins and tenants
 

@@ -39,7 +39,7 @@ class ModelSequence:
         self.settled = [0] * len(layout.groups)
         self.reserved = self.computed = 0
         self.retention = (0, None)
-        self.awaits_load = False  # blocks came from the host, and no commit has said since that they arrived
+        self.awaits_load = None  # a load that is due or on its way, without which its blocks hold nothing
         self._identities = [identities.of("root", keys)]
 
     def identity(self, n):
@@ -90,7 +90,7 @@ class ModelSequence:
         wanted = min(self.reserved, n)
         self.reserved = wanted if self.can_go_on_from(wanted) else 0
         self.computed = min(self.computed, self.reserved)
-        self.awaits_load = self.awaits_load and self.reserved > 0
+        self.awaits_load = self.awaits_load if self.reserved else None
         del self.ahead[max(0, self.computed - len(self.tokens)) :]
         del self._identities[max(self.computed, len(self.tokens)) + 1 :]
         drops = []

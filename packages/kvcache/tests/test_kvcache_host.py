@@ -130,3 +130,20 @@ def test_batches_end_once():
         with pytest.raises(InvalidArgument, match="batch"):
             cache.finish_transfers(batch)
     cache.check()
+
+
+def test_a_failure_names_all_who_waited():
+    """Regression: forks of a sequence share the blocks that did not arrive."""
+    checked = evicted(8, 8, range(9))
+    bystander = checked.open([1])
+    first, gone, anew = (checked.open(range(9)) for _ in range(3))
+    assert checked.match(first) == 8
+    fork = checked.fork(first)
+    assert checked.match(gone) == 8
+    checked.release(gone)
+    checked.match(anew)
+    checked.shrink(anew, 0)
+    transfers = checked.cache.take_transfers()
+    assert checked.cache.finish_transfers(transfers.batch, succeeded=False) == [first, fork]
+    assert checked.cache.num_reserved(bystander) == 0
+    checked.cache.check()

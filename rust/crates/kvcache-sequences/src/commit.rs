@@ -40,7 +40,6 @@ impl KvCache {
         let layout = Arc::clone(&self.layout);
         let sequence = self.sequence_mut(id)?;
         sequence.computed = sequence.computed.max(num_computed);
-        sequence.awaits_load = false;
         let computed = sequence.computed;
         let known = sequence.tokens.len();
         for (group, spec) in layout.token_groups() {
@@ -125,7 +124,7 @@ impl KvCache {
         let Some(partial) = &mut self.partial else {
             return Ok(());
         };
-        if sequence.awaits_load {
+        if sequence.awaits_load.is_some() {
             return Ok(());
         }
         let Some(tail) = tail_of(sequence, self.layout.hash_unit()) else {

@@ -190,6 +190,7 @@ impl KvCache {
                 return Err(error);
             }
         };
+        let awaited = held.first().map(|held| held.id);
         let mut loads = held.into_iter().zip(fresh);
         let mut loaded = 0;
         for hit in hits {
@@ -203,7 +204,7 @@ impl KvCache {
                         let spare =
                             || CacheError::Invariant("a hit needs more blocks than were counted".into());
                         let (held, block) = loads.next().ok_or_else(spare)?;
-                        self.load(held, id, block);
+                        self.load(held, block);
                         blocks.push(block);
                     }
                 }
@@ -219,7 +220,7 @@ impl KvCache {
         }
         let sequence = self.sequence_mut(id)?;
         (sequence.reserved, sequence.computed) = (length, length);
-        sequence.awaits_load = loaded > 0;
+        sequence.awaits_load = awaited;
         Ok(loaded)
     }
 

@@ -1,6 +1,6 @@
 //! Owns the host tier: evicted blocks go there, prefix hits bring them back. Only the index is here; the worker copies.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use kvcache_blocks::BlockId;
 use kvcache_prefix::BlockName;
@@ -12,7 +12,7 @@ use crate::{CacheError, KvCache};
 /// Contents that stay on the host until they are loaded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeldOnHost {
-    id: TransferId,
+    pub(crate) id: TransferId,
     slot: Slot,
 }
 
@@ -126,9 +126,9 @@ impl KvCache {
             .try_for_each(|held| Ok(host.index.fail(held.id).map(drop)?))
     }
 
-    /// Orders contents of the host into a block of a sequence.
-    pub(crate) fn load(&mut self, held: HeldOnHost, sequence: i64, block: BlockId) {
-        self.transfers.load(held.id, sequence, held.slot, block);
+    /// Orders contents of the host into a block of the device.
+    pub(crate) fn load(&mut self, held: HeldOnHost, block: BlockId) {
+        self.transfers.load(held.id, held.slot, block);
     }
 
     /// Hands over the transfers due before the next step; carry them out one after the other.
@@ -138,17 +138,20 @@ impl KvCache {
 
     /// Tells how a batch of transfers ended. What was stored can be found only then.
     ///
-    /// After a failure the contents on the host are forgotten. Returns the open sequences that hold blocks which were
-    /// not loaded, in the order of their ids: they must be released or shrunk to nothing without a commit.
+    /// After a failure the contents on the host are forgotten. Returns the open sequences that waited for blocks which
+    /// were not loaded, forks included, in the order of their ids: they must be released or shrunk to nothing without
+    /// a commit.
     pub fn finish_transfers(&mut self, batch: BatchId, succeeded: bool) -> Result<Vec<i64>, CacheError> {
         let unknown = || CacheError::invalid("batch", batch, "no batch of this number is in flight");
         let ended = self.transfers.end(batch).ok_or_else(unknown)?;
         let host = self.host.as_mut().ok_or_else(lost)?;
-        let mut without = BTreeSet::new();
-        for HostTransfer { id, sequence } in ended {
+        let mut loads = HashSet::new();
+        for HostTransfer { id, is_load } in ended {
+            if is_load {
+                loads.insert(id);
+            }
             if !succeeded {
                 host.index.fail(id)?;
-                without.extend(sequence.filter(|sequence| self.sequences.contains_key(sequence)));
                 continue;
             }
             let ended = host.index.complete(id)?;
@@ -157,7 +160,27 @@ impl KvCache {
                 self.events.host_stored(place.slot, name)?;
             }
         }
-        Ok(without.into_iter().collect())
+        Ok(self.end_waits(&loads, succeeded))
+    }
+
+    /// The sequences that waited for loads which failed; after a success they wait no more.
+    fn end_waits(&mut self, loads: &HashSet<TransferId>, succeeded: bool) -> Vec<i64> {
+        if loads.is_empty() {
+            return Vec::new();
+        }
+        let mut without = Vec::new();
+        for (id, sequence) in &mut self.sequences {
+            if !sequence.awaits_load.is_some_and(|load| loads.contains(&load)) {
+                continue;
+            }
+            if succeeded {
+                sequence.awaits_load = None;
+            } else {
+                without.push(*id);
+            }
+        }
+        without.sort_unstable();
+        without
     }
 }
 

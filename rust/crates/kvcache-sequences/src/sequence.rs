@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvcache_blocks::{BlockId, BlockInfo};
 use kvcache_prefix::{BlockHash, ChainKeys, KeyError, Media, extend_chain, root_hash};
+use kvcache_tiers::TransferId;
 
 use crate::groups::Keeps;
 use crate::{CacheError, Layout};
@@ -98,9 +99,9 @@ pub struct Sequence {
     pub(crate) computed: usize,
     /// Tokens of the encoder, for groups that hold those.
     pub(crate) encoder_tokens: usize,
-    /// Whether blocks came from the host and nobody has said since that they arrived: until a commit does, nothing of
-    /// the sequence becomes findable.
-    pub(crate) awaits_load: bool,
+    /// The first of the loads from the host that the last hit needs, until their end is told: a partial block of the
+    /// sequence does not become findable before.
+    pub(crate) awaits_load: Option<TransferId>,
     pub(crate) media: Vec<Media>,
     pub(crate) lora: Option<String>,
     is_salted: bool,
@@ -127,7 +128,7 @@ impl Sequence {
             reserved: 0,
             computed: 0,
             encoder_tokens: 0,
-            awaits_load: false,
+            awaits_load: None,
             media: keys.media,
             lora: keys.lora,
             is_salted: keys.salt.is_some(),
@@ -210,7 +211,7 @@ impl Sequence {
         let wanted = self.reserved.min(reserved);
         self.reserved = if self.can_go_on_from(wanted) { wanted } else { 0 };
         self.computed = self.computed.min(self.reserved);
-        self.awaits_load &= self.reserved > 0;
+        self.awaits_load = self.awaits_load.filter(|_| self.reserved > 0);
         let mut dropped = Vec::new();
         for group in 0..self.groups.len() {
             let entries = self.entries(group, self.reserved);

@@ -47,8 +47,8 @@ pub struct Transfers {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostTransfer {
     pub(crate) id: TransferId,
-    /// For which sequence contents are loaded.
-    pub(crate) sequence: Option<i64>,
+    /// Whether sequences wait for it.
+    pub(crate) is_load: bool,
 }
 
 /// Transfers that nobody has taken, and those of the host tier that were taken and have not ended.
@@ -68,15 +68,12 @@ impl PendingTransfers {
 
     pub(crate) fn store(&mut self, id: TransferId, source: BlockId, destination: Slot) {
         self.moves.push(Transfer::Store { source, destination });
-        self.host.push(HostTransfer { id, sequence: None });
+        self.host.push(HostTransfer { id, is_load: false });
     }
 
-    pub(crate) fn load(&mut self, id: TransferId, sequence: i64, source: Slot, destination: BlockId) {
+    pub(crate) fn load(&mut self, id: TransferId, source: Slot, destination: BlockId) {
         self.moves.push(Transfer::Load { source, destination });
-        self.host.push(HostTransfer {
-            id,
-            sequence: Some(sequence),
-        });
+        self.host.push(HostTransfer { id, is_load: true });
     }
 
     pub(crate) fn take(&mut self) -> Transfers {
