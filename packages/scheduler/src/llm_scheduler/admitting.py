@@ -82,7 +82,7 @@ class Admitter:
         if budget <= 0 or not self._table.num_free or not self._begin_round():
             return np.array([], np.int64), np.array([], np.int64)
         while budget > 0 and self._table.num_free:
-            state = self._waiting.pick(self._admits, self._caps.version)
+            state = self._waiting.pick(self._admits)
             if state is None or state.tokens_in_flight or not self._residency.move_in(state):
                 break
             granted = 0 if state.is_loading else self._granted(state, budget)

@@ -17,8 +17,8 @@ class Cap:
     def admits(self, request: Request) -> bool:  # noqa: ARG002
         """Tell whether the request may start to run beside those that run now.
 
-        A request that is refused does not hold up the ones behind it. The answer may change only when a
-        request leaves.
+        A request that is refused does not hold up the ones behind it, so a cap must see to it that those do
+        not starve it. The answer may change only when some request enters, leaves or is withdrawn.
         """
         return True
 
@@ -27,6 +27,9 @@ class Cap:
 
     def left(self, request: Request) -> None:
         """Take note of a request that ended or was preempted."""
+
+    def withdrawn(self, request: Request) -> None:
+        """Take note of a request that ended while it waited."""
 
     def begin_step(self, budget: int, is_contended: bool) -> None:
         """Take note of a new step.
@@ -77,6 +80,7 @@ class Caps:
 
     def entered(self, request: Request) -> None:
         """Tell every cap."""
+        self.version += 1
         for cap in self._caps:
             cap.entered(request)
 
@@ -85,6 +89,12 @@ class Caps:
         self.version += 1
         for cap in self._caps:
             cap.left(request)
+
+    def withdrawn(self, request: Request) -> None:
+        """Tell every cap."""
+        self.version += 1
+        for cap in self._caps:
+            cap.withdrawn(request)
 
     def begin_step(self, budget: int, is_contended: bool) -> None:
         """Tell every cap."""

@@ -389,6 +389,7 @@ class Residency:
             self._table.mark_ended(state.slot, how)
             return
         self._waiting.remove(state)
+        self._caps.withdrawn(state.request)
         if state is self._refused:
             self._refused = None
         if state.seq >= 0:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_scheduler.caps import Cap
-from llm_scheduler.request import Request
+from llm_scheduler.request import EncoderItem, Request
 
 
 class EncoderBudget(Cap):
     """At most so many encoder tokens a step: a chunk stops before an item that does not fit any more.
 
     An item is encoded in the step that computes its first placeholder token, and again where a request starts
-    in the middle of it (after a prefix hit). An item above the whole budget runs as the first of a step.
+    in the middle of it (after a prefix hit). An item above the whole budget runs as the first of a step. What
+    was put off has first call on the budget of the next step.
 
     Args:
         most: Encoder tokens of a step.
@@ -22,14 +23,18 @@ class EncoderBudget(Cap):
         self._most = most
         self._remaining = most
         self._entry_at: dict[str, int] = {}
+        self._put_off: dict[str, int] = {}
+        self._first: str | None = None
 
     def begin_step(self, budget: int, is_contended: bool) -> None:  # noqa: ARG002
-        """Start with the whole budget."""
+        """Start with the whole budget, some of it reserved for what was put off first."""
         self._remaining = self._most
+        self._first = next(iter(self._put_off), None)
 
     def left(self, request: Request) -> None:
         """Forget where the request began."""
         self._entry_at.pop(request.request_id, None)
+        self._serve(request)
 
     def limit(self, request: Request, start: int, num_tokens: int) -> int:
         """Return the tokens before the first item that does not fit."""
@@ -42,10 +47,23 @@ class EncoderBudget(Cap):
             is_cut = begins and item.position < start < item.position + item.num_tokens
             if not is_entered and not is_cut:
                 continue
-            if item.encoder_tokens > self._remaining and self._remaining < self._most:
+            if not self._fits(request, item):
+                self._put_off.setdefault(request.request_id, item.encoder_tokens)
                 return max(start, item.position) - start
             self._remaining -= item.encoder_tokens
+            self._serve(request)
         return num_tokens
+
+    def _serve(self, request: Request) -> None:
+        """Reserve nothing for the request any more."""
+        self._put_off.pop(request.request_id, None)
+        if self._first == request.request_id:
+            self._first = None
+
+    def _fits(self, request: Request, item: EncoderItem) -> bool:
+        if self._first is None or self._first == request.request_id:
+            return item.encoder_tokens <= self._remaining or self._remaining == self._most
+        return item.encoder_tokens <= self._remaining - self._put_off[self._first]
 
 
 class LongPrefillShare(Cap):

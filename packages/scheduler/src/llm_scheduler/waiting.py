@@ -48,7 +48,8 @@ class WaitingQueue:
         self._num_requests = 0
         self._num_prompt_tokens = 0
         self._version = 0
-        self._exhausted_at: tuple[int, int] | None = None
+        self._round: tuple[int, int] = (0, 0)
+        self._exhausted: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return self._num_requests
@@ -137,13 +138,14 @@ class WaitingQueue:
         Returns:
             False where nobody can be picked: the last round refused everybody, and nothing has changed since.
         """
-        if not self.num_ready or self._exhausted_at == (self._version, caps_version):
+        self._round = (self._version, caps_version)
+        if not self.num_ready or self._round == self._exhausted:
             return False
         for lane in self._lanes:
             lane.num_skipped = 0
         return True
 
-    def pick(self, admits: Admits | None = None, caps_version: int = 0) -> RequestState | None:
+    def pick(self, admits: Admits | None = None) -> RequestState | None:
         """Return the request to admit next, or None; it stays in the queue.
 
         Within a round a request that was refused once is not asked for again.
@@ -155,7 +157,7 @@ class WaitingQueue:
                 return state
         state_or_none = self._pick_from_lanes(admits)
         if state_or_none is None:
-            self._exhausted_at = (self._version, caps_version)
+            self._exhausted = self._round
         return state_or_none
 
     def pick_more_urgent(self, urgency: int, admits: Admits | None = None) -> RequestState | None:
