@@ -206,7 +206,8 @@ def test_broken_files(tmp_path, data, message):
     ("change", "message"),
     [
         ({"tokenizer.ggml.pre": "martian"}, "'martian'|\"martian\""),
-        ({"tokenizer.ggml.model": "bert"}, '"bert"'),
+        ({"tokenizer.ggml.model": "plamo2"}, '"plamo2"'),
+        ({"tokenizer.ggml.model": "bert"}, "unknown_token_id"),
         ({"tokenizer.ggml.tokens": []}, "tokens"),
         ({"tokenizer.ggml.tokens": "text"}, "tokenizer.ggml.tokens is not a list"),
         ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens is not a list of texts"),

@@ -16,6 +16,7 @@ from llm_tokenizer.detokenizer import Detokenizer
 from llm_tokenizer.errors import InvalidArgument, TokenizerFileError
 from llm_tokenizer.token_ids import token_id_list
 from llm_tokenizer.tokenizer_files import LoadedTokenizer, load
+from llm_tokenizer.tokenizer_formats import TiktokenFacts
 
 
 class Tokenizer:
@@ -28,27 +29,49 @@ class Tokenizer:
         self._templates = ChatTemplates(loaded.chat_templates, self._special_tokens)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> Tokenizer:
-        """Load a `tokenizer.json`, a `*.gguf` file, or a folder.
+    def from_file(
+        cls,
+        path: str | PathLike[str],
+        *,
+        pattern: str | None = None,
+        special_tokens: Mapping[str, int] | None = None,
+    ) -> Tokenizer:
+        """Load a tokenizer file of any kind, or a folder that holds one.
 
-        A folder holds `tokenizer.json` and, where there are, `tokenizer_config.json`,
-        `special_tokens_map.json`, `chat_template.jinja` and `additional_chat_templates/*.jinja`;
-        or one `*.gguf`.
+        Kinds are told apart by content: `tokenizer.json`, GGUF, SentencePiece models, Mistral's
+        `tekken.json`, and tiktoken's text of ranks. A tiktoken file holds neither its pattern nor its special
+        tokens: they are known for the files of cl100k, o200k, p50k, Llama 3, Llama 4, Qwen 1 to 3 and Qwen
+        3.6; for others they come from `pat_str` and `added_tokens_decoder` of a `tokenizer_config.json`
+        beside it, or from here. `add_bos_token` and `add_eos_token` beside a SentencePiece model say what
+        goes around a text; without them a BPE model gets its first token and a unigram model nothing.
+
+        A folder holds one such file and, where there are, `tokenizer_config.json`,
+        `special_tokens_map.json`, `chat_template.jinja` and `additional_chat_templates/*.jinja`.
+        A `tokenizer.json` goes before vocabulary files of other kinds.
+
+        Args:
+            path: The file or folder.
+            pattern: The regular expression that cuts text before the merges; only for a tiktoken file.
+            special_tokens: Ids by text of the tokens outside the ranks; only for a tiktoken file.
 
         Raises:
             TokenizerFileError: Nothing usable is there; the message says what and where.
+            InvalidArgument: `pattern` or `special_tokens` for a file that has its own.
         """
         try:
-            return cls(load(Path(path)))
+            return cls(load(Path(path), TiktokenFacts(pattern=pattern, special_tokens=special_tokens)))
         except OSError as error:
             raise TokenizerFileError(f"cannot read {path}: {error}") from error
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, allow_special: bool = True) -> list[int]:
         """The token ids of `text`; the GIL is released meanwhile.
 
         Args:
-            text: Any valid Unicode text. Text that spells a special token becomes that token.
+            text: Any valid Unicode text.
             add_special_tokens: Put the tokenizer's first and last tokens around it, where it has such.
+            allow_special: Text that spells a special token becomes that token. With False it is encoded as
+                any other text, so that what a user typed cannot pose as the end of a turn. Added tokens that
+                are not special (`special_token_ids`) are matched either way.
 
         Raises:
             InvalidArgument: Not a string, or one with lone surrogates.
@@ -56,11 +79,13 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidArgument("text", f"must be a string, is {type(text).__name__}")
         try:
-            return self._native.encode(text, add_special_tokens)
+            return self._native.encode(text, add_special_tokens, allow_special)
         except UnicodeEncodeError as error:
             raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
 
-    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, allow_special: bool = True
+    ) -> list[list[int]]:
         """`encode` for each text, in parallel.
 
         Raises:
@@ -69,7 +94,7 @@ class Tokenizer:
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument("texts", "must be a sequence of strings")
         try:
-            return self._native.encode_batch(list(texts), add_special_tokens)
+            return self._native.encode_batch(list(texts), add_special_tokens, allow_special)
         except UnicodeEncodeError as error:
             raise InvalidArgument("texts", f"one is not valid Unicode ({error.reason})") from error
 

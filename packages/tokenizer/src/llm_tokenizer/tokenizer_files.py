@@ -1,6 +1,6 @@
 """Owns the reading of tokenizer files into one `LoadedTokenizer`; knows nothing of encoding or rendering.
 
-Sources: a `tokenizer.json`, a GGUF file, or a folder of Hugging Face files.
+Sources: a `tokenizer.json`, a GGUF file, a bare vocabulary file, or a folder of Hugging Face files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from llm_tokenizer._native import NativeTokenizer
-from llm_tokenizer.errors import TokenizerFileError
+from llm_tokenizer.errors import InvalidArgument, TokenizerFileError
+from llm_tokenizer.tokenizer_formats import TiktokenFacts, find_bare_file, kind_of, load_bare
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA_TOKENS = ("additional_special_tokens", "extra_special_tokens")
@@ -38,27 +39,51 @@ class LoadedTokenizer:
     chat_templates: Mapping[str, str] = field(default_factory=dict)
 
 
-def load(path: Path) -> LoadedTokenizer:
-    """Load the tokenizer at `path`: a folder, a `*.gguf` file, or a `tokenizer.json`.
+def load(path: Path, facts: TiktokenFacts) -> LoadedTokenizer:
+    """Load the tokenizer at `path`, a file or a folder.
+
+    Args:
+        path: The file or folder.
+        facts: What a tiktoken file does not say.
 
     Raises:
         TokenizerFileError: Nothing usable is there; the message says what and where.
+        InvalidArgument: `facts` were given for a file of another kind.
     """
     if not path.exists():
         raise TokenizerFileError(f"no such file or folder: {path}")
-    if path.is_dir():
-        return _load_folder(path)
-    if path.suffix.lower() == ".gguf" or _starts_like_gguf(path):
-        return _load_gguf(path)
-    return _load_json(path, {}, {})
+    file = _file_of_folder(path) if path.is_dir() else path
+    kind = kind_of(file)
+    if facts.given and kind != "tiktoken":
+        raise InvalidArgument(facts.given, f"is for tiktoken files, {file} is of the kind {kind}")
+    if kind == "gguf":
+        return _load_gguf(file)
+    if kind != "json":
+        return _load_bare(file, kind, facts)
+    if not path.is_dir():
+        return _load_json(file, {}, {})
+    config = _read_config(path)
+    return _load_json(file, config, _chat_templates(path, config))
 
 
-def _starts_like_gguf(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError as error:
-        raise TokenizerFileError(f"cannot read {path}: {error.strerror}") from error
+def _file_of_folder(folder: Path) -> Path:
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return path
+    bare = find_bare_file(folder)
+    if bare is not None:
+        return bare
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0]
+    raise TokenizerFileError(f"no tokenizer.json in {folder}, nor a vocabulary file of another kind")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    return {
+        **_read_object(folder / "special_tokens_map.json"),
+        **_read_object(folder / "tokenizer_config.json"),
+    }
 
 
 def _load_gguf(path: Path) -> LoadedTokenizer:
@@ -72,18 +97,18 @@ def _load_gguf(path: Path) -> LoadedTokenizer:
     )
 
 
-def _load_folder(folder: Path) -> LoadedTokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        ggufs = sorted(folder.glob("*.gguf"))
-        if len(ggufs) == 1:
-            return _load_gguf(ggufs[0])
-        raise TokenizerFileError(f"no tokenizer.json in {folder}")
-    config = {
-        **_read_object(folder / "special_tokens_map.json"),
-        **_read_object(folder / "tokenizer_config.json"),
-    }
-    return _load_json(path, config, _chat_templates(folder, config))
+def _load_bare(path: Path, kind: str, facts: TiktokenFacts) -> LoadedTokenizer:
+    config = _read_config(path.parent)
+    native, found = load_bare(path, kind, facts, config)
+    own = {name: found[name] for name in _NAMED_TOKENS if name in found}
+    special_tokens = own | _special_tokens(config, path.parent)
+    eos = native.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+    return LoadedTokenizer(
+        native=native,
+        special_tokens=special_tokens,
+        eos_ids=frozenset(found["eos_token_ids"]) | (frozenset() if eos is None else {eos}),
+        chat_templates=_chat_templates(path.parent, config),
+    )
 
 
 def _load_json(path: Path, config: Mapping[str, Any], templates: Mapping[str, str]) -> LoadedTokenizer:

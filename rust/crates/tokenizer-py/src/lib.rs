@@ -5,6 +5,7 @@
 
 mod detokenizer;
 mod errors;
+mod formats;
 mod tokenizer;
 
 use pyo3::prelude::*;
@@ -14,5 +15,8 @@ use pyo3::prelude::*;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tokenizer::NativeTokenizer>()?;
     module.add_class::<detokenizer::NativeDetokenizer>()?;
+    module.add_function(wrap_pyfunction!(formats::load_tiktoken, module)?)?;
+    module.add_function(wrap_pyfunction!(formats::load_tekken, module)?)?;
+    module.add_function(wrap_pyfunction!(formats::load_sentence_piece, module)?)?;
     Ok(())
 }

@@ -19,6 +19,14 @@ pub(crate) struct NativeTokenizer {
     inner: Arc<TextTokenizer>,
 }
 
+impl NativeTokenizer {
+    pub(crate) fn new(tokenizer: TextTokenizer) -> Self {
+        Self {
+            inner: Arc::new(tokenizer),
+        }
+    }
+}
+
 #[pymethods]
 impl NativeTokenizer {
     /// Load a tokenizer.json; `added` are tokens that must be in the vocabulary.
@@ -46,17 +54,38 @@ impl NativeTokenizer {
         Ok((Self { inner }, facts))
     }
 
-    fn encode(&self, py: Python<'_>, text: &str, add_special_tokens: bool) -> PyResult<Vec<u32>> {
-        detached(py, || self.inner.encode(text, add_special_tokens))
+    #[pyo3(signature = (text, add_special_tokens, allow_special=true))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special_tokens: bool,
+        allow_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        detached(py, || {
+            if allow_special {
+                self.inner.encode(text, add_special_tokens)
+            } else {
+                self.inner.encode_plain(text, add_special_tokens)
+            }
+        })
     }
 
+    #[pyo3(signature = (texts, add_special_tokens, allow_special=true))]
     fn encode_batch(
         &self,
         py: Python<'_>,
         texts: Vec<String>,
         add_special_tokens: bool,
+        allow_special: bool,
     ) -> PyResult<Vec<Vec<u32>>> {
-        detached(py, || self.inner.encode_batch(texts, add_special_tokens))
+        detached(py, || {
+            if allow_special {
+                self.inner.encode_batch(texts, add_special_tokens)
+            } else {
+                self.inner.encode_batch_plain(texts, add_special_tokens)
+            }
+        })
     }
 
     fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {

@@ -8,6 +8,7 @@ use serde_json::json;
 use tokenizers::{AddedToken, Model, PostProcessorWrapper, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::plain_text::plain_copy;
 use crate::token_table::TokenTable;
 
 /// A token that configuration files add to, or mark as special in, the vocabulary.
@@ -34,6 +35,8 @@ pub struct AddedTokenSpec {
 /// A tokenizer that is ready to encode and decode. Shared between threads behind an `Arc`.
 pub struct TextTokenizer {
     inner: Tokenizer,
+    /// Made at first use by [`Self::encode_plain`].
+    plain: OnceLock<Tokenizer>,
     vocab_size: u32,
     table: OnceLock<TokenTable>,
 }
@@ -56,6 +59,7 @@ impl TextTokenizer {
         let vocab_size = vocab.values().max().map_or(0, |&id| id + 1);
         Self {
             inner,
+            plain: OnceLock::new(),
             vocab_size,
             table: OnceLock::new(),
         }
@@ -115,6 +119,34 @@ impl TextTokenizer {
             .iter()
             .map(|encoding| encoding.get_ids().to_vec())
             .collect())
+    }
+
+    /// As [`Self::encode`], but text that spells a special token is encoded as any other text.
+    ///
+    /// The first call makes a copy of the tokenizer.
+    pub fn encode_plain(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let plain = self.plain()?;
+        let encoding = fence(|| plain.encode_fast(text, add_special_tokens)).map_err(Error::Library)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// [`Self::encode_plain`] of each text, worked out in parallel.
+    pub fn encode_batch_plain(&self, texts: Vec<String>, add_special_tokens: bool) -> Result<Vec<Vec<u32>>> {
+        let plain = self.plain()?;
+        let encodings =
+            fence(|| plain.encode_batch_fast(texts, add_special_tokens)).map_err(Error::Library)?;
+        Ok(encodings
+            .iter()
+            .map(|encoding| encoding.get_ids().to_vec())
+            .collect())
+    }
+
+    fn plain(&self) -> Result<&Tokenizer> {
+        if let Some(plain) = self.plain.get() {
+            return Ok(plain);
+        }
+        let copy = plain_copy(&self.inner)?;
+        Ok(self.plain.get_or_init(|| copy))
     }
 
     /// The text of `ids` as a whole. Ids beyond the vocabulary are refused.
