@@ -158,6 +158,17 @@ def test_deadlines_and_waits_replay(tmp_path, policy):
     assert refused
 
 
+def test_swapping_to_the_host_replays(tmp_path):
+    for seed in range(4):
+        scheduler = recorder(tmp_path / "run.jsonl", num_blocks=14, host_blocks=12)
+        drive(scheduler, seed)
+        assert scheduler.stats().preemptions
+        scheduler.close()
+        report = replay(tmp_path / "run.jsonl")
+        assert report.equal, str(report)
+    assert '"transfers":[[' in (tmp_path / "run.jsonl").read_text()
+
+
 def test_a_recorder_keeps_the_protocol():
     def factory(config, cache):
         return RecordingScheduler("/dev/null", "default", config, cache)
