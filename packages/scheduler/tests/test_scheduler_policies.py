@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from llm_scheduler import (
     SchedulerConfig,
     TokenBudgetScheduler,
     installed_policies,
+    policy_loading,
 )
 from llm_scheduler.request import OrderKey
-from scheduler_bench import Bench, admitted
+from scheduler_bench import BLOCK_SIZE, Bench, admitted
 
 
 class ShortestPromptFirst(Policy):
@@ -85,6 +87,20 @@ def test_a_policy_that_cannot_be_had_is_refused(policy: str, message: str) -> No
     with pytest.raises(InvalidConfig, match=message) as caught:
         Bench(policy=policy)
     assert caught.value.field == "policy"
+
+
+def test_a_policy_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint(
+        "shortest", "test_scheduler_policies:ShortestPromptFirst", policy_loading.ENTRY_POINT_GROUP
+    )
+
+    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+        return [entry] if group == entry.group and name in (None, entry.name) else []
+
+    monkeypatch.setattr(policy_loading, "entry_points", entry_points)
+    assert "shortest" in installed_policies()
+    bench = Bench(policy="shortest", max_num_seqs=1)
+    assert type(bench.scheduler._policy).__name__ == "ShortestPromptFirst"
 
 
 def test_the_policies_are_listed() -> None:
@@ -212,6 +228,36 @@ def test_a_prefix_that_is_cached_later_moves_a_request_up() -> None:
     bench.add("second", [*prompt, 7], arrival_s=1.0)
     bench.run_and_check()
     assert admission_order(bench) == ["first", "second", "other"]
+
+
+def num_shared_blocks(prompt: list[int], other: list[int]) -> int:
+    """Full blocks of ``prompt`` that ``other`` begins with; the last token is never a hit."""
+    shared = 0
+    while shared < min(len(prompt) - 1, len(other)) and prompt[shared] == other[shared]:
+        shared += 1
+    return shared // BLOCK_SIZE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_prefix_admits_like_a_plain_search_over_what_has_run(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(num_blocks=500, max_num_seqs=1, policy="prefix", aging=None)
+    stems = [[rng.randrange(50) for _ in range(24)] for _ in range(3)]
+    for index in range(15):
+        prompt = [*rng.choice(stems)[: rng.randint(1, 24)], rng.randrange(50)]
+        bench.add(f"{index}", prompt, max_tokens=1, arrival_s=float(rng.randint(0, 3)))
+    waiting = {name: request.token_ids.tolist() for name, request in bench.requests.items()}
+    bench.run_and_check()
+    have_run: list[list[int]] = []
+    for name in admission_order(bench):
+
+        def place(other: str) -> tuple[float, ...]:
+            hits = [num_shared_blocks(waiting[other], prompt) for prompt in have_run]
+            return (-max(hits, default=0), bench.requests[other].arrival_s, int(other))
+
+        assert name == min(waiting, key=place)
+        have_run.append(waiting.pop(name))
+    assert not waiting
 
 
 # Fair
