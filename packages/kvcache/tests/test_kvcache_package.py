@@ -10,7 +10,7 @@ import pytest
 from llm_kvcache import EventLog, KVCache, TierIndex, _native
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "TIERS.md", "EVENTS.md"]
+PAGES = ["README.md", "TIERS.md", "EVENTS.md", "../../docs/kvcache.md"]
 
 NO_TORCH = """
 import sys
