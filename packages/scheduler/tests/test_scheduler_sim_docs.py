@@ -23,6 +23,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(compile(block, page, "exec"), scope)
 
 
+@pytest.mark.slow
 def test_the_example_compares_and_draws(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     # A copy, so that the picture is not drawn over the one of the page.

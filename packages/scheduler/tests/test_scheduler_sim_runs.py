@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from llm_kvcache import FullAttention, SlidingWindow
 from llm_scheduler import (
     IncompatibleScheduler,
     InvalidConfig,
@@ -17,6 +18,7 @@ from llm_scheduler.sim import (
     EngineSetup,
     Fixed,
     InvalidSetup,
+    InvalidStepTime,
     Outcome,
     Process,
     RequestSpec,
@@ -420,3 +422,35 @@ def test_a_policy_of_ones_own():
     assert own.ttft_s.p50 < fcfs.ttft_s.p50
     with pytest.raises(InvalidSetup, match="policy"):
         simulate(workload, dataclasses.replace(engine, scheduler=WithoutPolicy, policy=ShortestFirst), MODEL)
+
+
+def test_eviction_policies_are_compared_too():
+    # Two popular prefixes and a stream of others: what is used often should stay.
+    workload = mixed_workload(9, turns=Fixed(1), prefix_groups=12, prefix_tokens=Fixed(60), prefix_zipf=1.5)
+    engine = setup(config={"max_waiting_requests": 1000}, num_blocks=100)
+    lru, lfu = (s.report for s in compare(workload, engine, MODEL, ["fcfs", "fcfs/lfu"]))
+    assert (lru.setup["eviction"], lfu.setup["eviction"]) == ("lru", "lfu")
+    assert lru.cache.evictions > 0
+    assert lfu.cache.hit_rate != lru.cache.hit_rate
+    with pytest.raises(InvalidSetup, match="eviction"):
+        simulate(workload, dataclasses.replace(engine, eviction="nonsense"), MODEL)
+
+
+def test_a_cache_of_other_groups_is_simulated():
+    groups = (FullAttention(block_size=4), SlidingWindow(block_size=4, window=16))
+    workload = mixed_workload(10)
+    engine = setup(config={"max_waiting_requests": 1000}, num_blocks=200, groups=groups)
+    simulator = Simulator(workload, engine, MODEL)
+    recording = simulator.run()
+    assert (recording.requests.outcomes == Outcome.FINISHED).all()
+    simulator.cache.check()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_step_must_take_time(seconds):
+    class Broken:
+        def seconds(self, load):
+            return seconds
+
+    with pytest.raises(InvalidStepTime, match="positive"):
+        simulate(mixed_workload(0), setup(), Broken())

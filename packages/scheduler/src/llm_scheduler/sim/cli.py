@@ -10,7 +10,7 @@ from dataclasses import asdict, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from llm_scheduler.errors import SchedulerError
+from llm_scheduler.errors import InvalidResult, PlanOrderError, SchedulerError
 from llm_scheduler.sim import cli_options as options
 from llm_scheduler.sim.errors import PlottingUnavailable, SchedulerFault, SchedulerStalled
 from llm_scheduler.sim.json_trace import write_json_trace
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], None] = args.command
     try:
         command(args)
-    except (SchedulerStalled, SchedulerFault) as error:
+    except (SchedulerStalled, SchedulerFault, PlanOrderError, InvalidResult) as error:
         return _fail(error, EXIT_SCHEDULER)
     except SchedulerError as error:
         return _fail(error, EXIT_USAGE)
@@ -139,7 +139,8 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="NAME",
-        help="a policy, an installed scheduler, module:Class of either, or SCHEDULER@POLICY",
+        help="a policy, an installed scheduler, module:Class of either, or SCHEDULER@POLICY; with /EVICTION "
+        "behind it another eviction policy of the cache",
     )
 
 

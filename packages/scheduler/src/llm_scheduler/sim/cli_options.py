@@ -149,6 +149,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--block-size", type=int, default=16, metavar="N", help="tokens a block (%(default)s)"
     )
     engine.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
+    engine.add_argument("--eviction", default="lru", help="policy of the cache: lru, lfu, ... (%(default)s)")
+    engine.add_argument("--partial-reuse", action="store_true", help="find the first part of a block too")
     engine.add_argument("--depth", type=int, choices=(1, 2), default=2, help="plans in flight (%(default)s)")
     engine.add_argument(
         "--max-num-seqs", type=int, default=256, metavar="N", help="rows at once (%(default)s)"
@@ -195,6 +197,8 @@ def make_setup(args: argparse.Namespace, workload: Workload) -> EngineSetup:
         depth=args.depth,
         host_s=args.host_s,
         prefix_caching=not args.no_prefix_caching,
+        eviction=args.eviction,
+        partial_reuse=args.partial_reuse,
         max_retries=args.max_retries,
     )
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llm_kvcache import FullAttention, KVCache
+from llm_kvcache import FullAttention, Group, InvalidArgument, KVCache
 
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import IncompatibleScheduler
@@ -45,6 +45,9 @@ class EngineSetup:
         host_s: Host time of a step. It adds to the step at depth 1; at depth 2 it only shows where it is
             longer than the step.
         prefix_caching: Whether full blocks are kept to be found again.
+        eviction: Which cached block gives way first: a name of ``llm_kvcache.POLICIES`` or ``module:Class``.
+        partial_reuse: Whether the first tokens of a cached block are found too.
+        groups: KV groups of the model; None for one of full attention with ``block_size``.
         max_retries: Times a request comes back after ``Busy`` before it counts as refused.
     """
 
@@ -56,6 +59,9 @@ class EngineSetup:
     depth: int = 2
     host_s: float = 0.0
     prefix_caching: bool = True
+    eviction: str = "lru"
+    partial_reuse: bool = False
+    groups: tuple[Group, ...] | None = None
     max_retries: int = 0
 
     def __post_init__(self) -> None:
@@ -83,7 +89,7 @@ class EngineSetup:
         Args:
             name: A policy class or a scheduler class; an installed scheduler, or a scheduler class as
                 ``module:Class``; either with a policy, as ``SCHEDULER@POLICY``; anything else is a policy of
-                this setup's scheduler.
+                this setup's scheduler. Behind a ``/`` may follow an eviction policy: ``prefix/lfu``.
 
         Raises:
             SchedulerNotFound: A ``module:Class`` cannot be imported.
@@ -91,6 +97,9 @@ class EngineSetup:
         if not isinstance(name, str):
             is_policy = issubclass(name, Policy)
             return replace(self, policy=name) if is_policy else replace(self, scheduler=name)
+        name, _, eviction = name.partition("/")
+        if eviction:
+            return replace(self.with_name(name), eviction=eviction)
         scheduler, _, policy = name.partition("@")
         if policy:
             return replace(self, scheduler=scheduler, config=replace(self.config, policy=policy))
@@ -99,9 +108,21 @@ class EngineSetup:
         return replace(self, config=replace(self.config, policy=name))
 
     def make_cache(self) -> KVCache:
-        """Make an empty cache."""
-        groups = [FullAttention(block_size=self.block_size)]
-        return KVCache(groups, self.num_blocks, enable_prefix_caching=self.prefix_caching)
+        """Make an empty cache.
+
+        Raises:
+            InvalidSetup: The cache refuses a setting.
+        """
+        try:
+            return KVCache(
+                self.groups or (FullAttention(block_size=self.block_size),),
+                self.num_blocks,
+                policy=self.eviction,
+                enable_prefix_caching=self.prefix_caching,
+                partial_reuse=self.partial_reuse,
+            )
+        except InvalidArgument as error:
+            raise InvalidSetup("eviction" if error.field == "policy" else error.field, str(error)) from error
 
     def make_scheduler(self, cache: KVCache, clock: SimulatedClock) -> Scheduler:
         """Make the scheduler over a cache; it gets the clock where its constructor has a ``clock``.

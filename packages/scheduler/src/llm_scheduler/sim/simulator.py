@@ -16,7 +16,7 @@ from llm_scheduler.protocol import Scheduler
 from llm_scheduler.request import Request
 from llm_scheduler.sim.arrivals import Arrivals
 from llm_scheduler.sim.engine_setup import EngineSetup, SimulatedClock
-from llm_scheduler.sim.errors import SchedulerFault, SchedulerStalled
+from llm_scheduler.sim.errors import InvalidStepTime, SchedulerFault, SchedulerStalled
 from llm_scheduler.sim.recording import Outcome, Recording
 from llm_scheduler.sim.step_time import StepLoad, StepTime
 from llm_scheduler.sim.token_streams import STOP_TOKEN, Content, first_ids
@@ -92,6 +92,7 @@ class Simulator:
         Raises:
             SchedulerStalled: The scheduler keeps requests and plans nothing, with nothing left to arrive.
             SchedulerFault: The scheduler broke its protocol.
+            InvalidStepTime: The time model gave no positive number.
         """
         while True:
             self._deliver()
@@ -189,8 +190,9 @@ class Simulator:
     def _execute(self, flight: _Flight) -> None:
         """Run one plan on the simulated device and take in its result."""
         plan = flight.plan
-        seconds = self._seconds(plan)
-        self._log_step(plan, seconds)
+        load = StepLoad.of_plan(plan)
+        seconds = self._seconds(load)
+        self._log_step(load, plan.num_rows, seconds)
         self.clock.now_s += seconds
         positions = plan.num_computed + plan.num_tokens
         outputs = self.scheduler.update(plan, self._result(flight, positions))
@@ -199,17 +201,19 @@ class Simulator:
         self._take_tokens(flight)
         self._take_ends(outputs)
 
-    def _seconds(self, plan: StepPlan) -> float:
-        seconds = self._step_time.seconds(StepLoad.of_plan(plan))
+    def _seconds(self, load: StepLoad) -> float:
+        seconds = self._step_time.seconds(load)
+        if not 0 < seconds < math.inf:
+            raise InvalidStepTime("seconds", f"expected a positive finite number, got {seconds!r} for {load}")
         host_s = self._setup.host_s
         return seconds + host_s if self._setup.depth == 1 else max(seconds, host_s)
 
-    def _log_step(self, plan: StepPlan, seconds: float) -> None:
+    def _log_step(self, load: StepLoad, num_rows: int, seconds: float) -> None:
         steps, stats = self.recording.steps, self.scheduler.stats()
         steps.start_s.append(self.clock.now_s)
         steps.seconds.append(seconds)
-        steps.num_rows.append(plan.num_rows)
-        steps.num_tokens.append(plan.total_tokens)
+        steps.num_rows.append(num_rows)
+        steps.num_tokens.append(load.num_tokens)
         steps.running.append(stats.running)
         steps.waiting.append(stats.waiting)
         steps.used_blocks.append(self.cache.stats().used)
@@ -238,9 +242,8 @@ class Simulator:
     # Ends
 
     def _take_ends(self, outputs: Iterable[RowOutput]) -> None:
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._take_end(output)
+        for output in [output for output in outputs if output.finish_reason is not None]:
+            self._take_end(output)
 
     def _take_end(self, output: RowOutput) -> None:
         index = self._index_of(output.request_id)

@@ -40,6 +40,11 @@ class StepLoad:
     context_tokens: int
     prefill_pairs: int = 0
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed over all rows."""
+        return self.num_prefill_tokens + self.num_decode_rows
+
     @classmethod
     def of_plan(cls, plan: StepPlan) -> StepLoad:
         """Count what a plan computes."""

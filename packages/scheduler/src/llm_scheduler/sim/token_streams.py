@@ -45,6 +45,11 @@ def first_ids(kind: Content, numbers: Int64) -> Int64:
     return ((numbers * 4 + int(kind)) * _ODD) % (1 << _BITS)
 
 
+def first_id(kind: Content, number: int) -> int:
+    """Return the first token id of one content, as ``first_ids`` does."""
+    return ((number * 4 + int(kind)) * _ODD) % (1 << _BITS)
+
+
 def token_ids(first_id: int, num_tokens: int) -> Int32:
     """Return int32[num_tokens]: the first tokens of the content that starts with this id."""
     return np.arange(first_id, first_id + num_tokens, dtype=np.int32)

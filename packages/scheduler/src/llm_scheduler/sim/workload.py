@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llm_scheduler.plan import Bool, Int32, Int64
 from llm_scheduler.sim.errors import InvalidWorkload
-from llm_scheduler.sim.token_streams import MAX_CONTENT, STOP_TOKEN, Content, first_ids, token_ids
+from llm_scheduler.sim.token_streams import MAX_CONTENT, STOP_TOKEN, Content, first_id, token_ids
 
 Float64 = NDArray[np.float64]
 
@@ -205,8 +205,7 @@ class Workload:
 
     def output(self, index: int) -> Int32:
         """Return int32[output_tokens]: the ids the request generates."""
-        first = int(first_ids(Content.OUTPUT, np.array([index]))[0])
-        ids = token_ids(first, int(self.output_tokens[index]))
+        ids = token_ids(first_id(Content.OUTPUT, index), int(self.output_tokens[index]))
         if self.max_tokens[index] > self.output_tokens[index]:
             ids[-1] = STOP_TOKEN
         return ids
@@ -218,10 +217,10 @@ class Workload:
         parts: list[Int32] = []
         left = int(self.own_tokens[index])
         for number, tokens in self.shared.get(index, ()):
-            parts.append(token_ids(_first_id(Content.SHARED, number), tokens))
+            parts.append(token_ids(first_id(Content.SHARED, number), tokens))
             left -= tokens
         if left:
-            parts.append(token_ids(_first_id(Content.UNIQUE, index), left))
+            parts.append(token_ids(first_id(Content.UNIQUE, index), left))
         return parts
 
     def scaled(self, rate: float) -> Workload:
@@ -242,10 +241,6 @@ class Workload:
         InvalidWorkload.require("max_requests", num_requests >= 1, "expected at least 1")
         kept = [self.spec(index) for index in range(min(num_requests, len(self)))]
         return Workload.from_specs(kept, tenant_weights=self.tenant_weights)
-
-
-def _first_id(kind: Content, number: int) -> int:
-    return int(first_ids(kind, np.array([number], np.int64))[0])
 
 
 def _checked_weights(weights: Mapping[str, float]) -> Mapping[str, float]:
