@@ -86,10 +86,10 @@ class NewRow:
 class StepPlan:
     """One step as arrays: which rows run, how far, and what changes on the worker before it.
 
-    A worker first applies ``released``, then ``admitted``, ``new_blocks`` and ``transfers``, then runs the rows.
-    Row ``r`` computes the tokens at positions ``num_computed[r]`` to ``num_computed[r] + num_tokens[r] - 1``
-    of its slot's token table. Where ``samples[r]``, it yields the token at the next position and writes it to
-    that table: the plan after it may already count on it.
+    A worker first applies ``released``, then ``admitted``, ``new_blocks`` and ``transfers``, then runs the
+    rows. Row ``r`` computes the tokens at positions ``num_computed[r]`` to
+    ``num_computed[r] + num_tokens[r] - 1`` of its slot's token table. Where ``samples[r]``, it yields the
+    token at the next position and writes it to that table: the plan after it may already count on it.
 
     Attributes:
         step_id: Counts plans from 0; plans are executed in this order.

@@ -12,6 +12,7 @@ from llm_scheduler.budget import share_budget
 from llm_scheduler.caps import Caps
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.drafts import Drafts
+from llm_scheduler.growing import Grower
 from llm_scheduler.plan import Int64, NewRow, StepPlan
 from llm_scheduler.request import RequestState
 from llm_scheduler.residency import Residency
@@ -43,7 +44,7 @@ class Planner:
         cache: Asked for the transfers that are due.
         table: The slots.
         waiting: The queue; only asked whether somebody waits.
-        residency: Makes room for the rows.
+        residency: Who runs, and who is new to the worker.
         admitter: Moves waiting requests in.
         caps: Limit prompts.
         drafts: Proposals for running rows.
@@ -66,6 +67,7 @@ class Planner:
         self._table = table
         self._waiting = waiting
         self._residency = residency
+        self._grower = Grower(cache, table, residency)
         self._admitter = admitter
         self._caps = caps
         self._drafts = drafts
@@ -99,7 +101,7 @@ class Planner:
         chosen = granted > 0
         if not chosen.all():
             slots, granted = slots[chosen], granted[chosen]
-        return self._residency.grow(slots, granted)
+        return self._grower.grow(slots, granted)
 
     def _limit_prompts(self, slots: Int64, wanted: Int64) -> None:
         """Lower what rows with a prompt want to what the caps let pass."""

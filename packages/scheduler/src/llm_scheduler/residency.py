@@ -1,9 +1,9 @@
-"""Who holds slots and cache blocks, from moving in to giving back; knows nothing of budgets or results."""
+"""Who holds slots and cache blocks, from moving in to giving back; knows nothing of budgets or plans."""
 
 from __future__ import annotations
 
 import numpy as np
-from llm_kvcache import Growth, KVCache
+from llm_kvcache import KVCache
 
 from llm_scheduler.caps import Caps
 from llm_scheduler.deadlines import Deadlines
@@ -244,88 +244,6 @@ class Residency:
         stats = self._cache.stats()
         return stats.num_blocks - stats.used
 
-    # Growing
-
-    def grow(self, slots: Int64, num_tokens: Int64) -> tuple[PlannedRows, bool]:
-        """Make room for running rows, preempting from the end of the order where blocks are short.
-
-        Args:
-            slots: int64[R], rows in policy order.
-            num_tokens: int64[R], tokens each row is to compute.
-
-        Returns:
-            The rows that have room, in the same order, and whether blocks were short.
-        """
-        table = self._table
-        needs = np.maximum(table.computed[slots] + num_tokens - table.reserved[slots], 0).astype(np.int32)
-        growth = self._cache.grow_many(table.seq[slots], needs)
-        table.reserved[slots] += np.where(growth.ok, needs, 0)
-        groups = range(len(self._cache.groups))
-        rows = PlannedRows(slots, num_tokens, tuple(Ragged(*growth.group(group)) for group in groups))
-        if growth.ok.all():
-            return rows, False
-        return self._grow_or_preempt(rows, needs, growth), True
-
-    def _grow_or_preempt(self, rows: PlannedRows, needs: Int32, growth: Growth) -> PlannedRows:
-        states = self._table.states_at(rows.slots)
-        blocks = [[ragged.row(row) for row in range(len(rows))] for ragged in rows.blocks]
-        stalled: set[int] = set()
-        self._drop_drafts(rows, needs, np.flatnonzero(~growth.ok))
-        for row in np.flatnonzero(~growth.ok).tolist():
-            gained = self._make_room(states[row], int(needs[row])) if states[row].slot >= 0 else None
-            if gained is None:
-                stalled.add(row)
-            else:
-                for group, of_group in enumerate(gained):
-                    blocks[group][row] = of_group
-        kept = [row for row, state in enumerate(states) if state.slot >= 0 and row not in stalled]
-        kept_blocks = tuple(Ragged.from_rows([of_group[row] for row in kept]) for of_group in blocks)
-        return PlannedRows(rows.slots[kept], rows.num_tokens[kept], kept_blocks)
-
-    def _drop_drafts(self, rows: PlannedRows, needs: Int32, short: Int64) -> None:
-        """Let rows that are short of blocks do without drafts: nobody is preempted for a guess."""
-        table, slots = self._table, rows.slots[short]
-        known = table.known[slots] + table.in_flight[slots]
-        rows.num_tokens[short] = np.minimum(rows.num_tokens[short], known - table.computed[slots])
-        end = table.computed[slots] + rows.num_tokens[short]
-        needs[short] = np.maximum(end - table.reserved[slots], 0)
-
-    def _make_room(self, state: RequestState, num_tokens: int) -> list[Int32] | None:
-        """Grow one row, taking blocks from the last running requests.
-
-        Returns:
-            Its new blocks by group. None where it was preempted itself, or sits out this step because a
-            request that ended still holds blocks, which come back when its last plan was updated.
-        """
-        groups = range(len(self._cache.groups))
-        num_blocks = [len(self._cache.block_table(state.seq, group)) for group in groups]
-        while not self._cache.grow(state.seq, num_tokens):
-            if self._table.num_ended:
-                return None
-            victim = self.running.last()
-            self.preempt(victim)
-            if victim is state:
-                return None
-        self._table.reserved[state.slot] += num_tokens
-        return [self._cache.block_table(state.seq, group)[num_blocks[group] :] for group in groups]
-
-    def preempt(self, state: RequestState) -> None:
-        """Send a running request back to the queue.
-
-        Its blocks are free at once, although a plan in flight may still write to them: plans run in order, so
-        whoever gets them writes later.
-        """
-        slot = state.slot
-        state.tokens_in_flight = int(self._table.in_flight[slot])
-        state.was_preempted = True
-        self._table.outputs.flush(state)
-        self._cache.shrink(state.seq, 0)
-        self._leave_running(state)
-        self._table.give_back([slot])
-        self._waiting.add(state)
-        self._deadlines.watch(state)
-        self.num_preemptions += 1
-
     # Results
 
     def append_singles(self, slots: Int64, tokens: Int32) -> None:
@@ -376,6 +294,23 @@ class Residency:
             self._cache.commit_many(table.seq[slots], np.minimum(num_computed, table.known[slots]))
 
     # Leaving
+
+    def preempt(self, state: RequestState) -> None:
+        """Send a running request back to the queue.
+
+        Its blocks are free at once, although a plan in flight may still write to them: plans run in order, so
+        whoever gets them writes later.
+        """
+        slot = state.slot
+        state.tokens_in_flight = int(self._table.in_flight[slot])
+        state.was_preempted = True
+        self._table.outputs.flush(state)
+        self._cache.shrink(state.seq, 0)
+        self._leave_running(state)
+        self._table.give_back([slot])
+        self._waiting.add(state)
+        self._deadlines.watch(state)
+        self.num_preemptions += 1
 
     def end(self, state: RequestState, how: int) -> None:
         """Take out an ended request; what a running one holds stays until ``give_back_idle``."""
