@@ -6,6 +6,7 @@ prompt not yet scheduled has more known than reserved tokens; a token in flight 
 known.
 """
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from llm_kvcache import _native
 from llm_kvcache.arguments import IntArray, chain_keys, int32_array, int64_array, integer, seconds, text
 from llm_kvcache.errors import InvalidArgument
+from llm_kvcache.event_tuples import batch_from_native, uint
+from llm_kvcache.event_values import EventBatch
 from llm_kvcache.groups import Group, native_group
 from llm_kvcache.policies import EvictionPolicy, resolve_policy
 from llm_kvcache.results import Growth, Pin, Stats, Transfers
@@ -36,6 +39,7 @@ class KVCache:
         enable_prefix_caching: bool = True,
         partial_reuse: bool = False,
         host_blocks: int = 0,
+        events_capacity: int = 0,
     ) -> None:
         """Makes a cache whose blocks are all free.
 
@@ -51,6 +55,8 @@ class KVCache:
                 `FullAttention` or `MLALatent` group; costs the memory of the cached blocks' token ids.
             host_blocks: Blocks of a host tier, to which evicted contents go and from which `match` brings
                 them back; 0 for none. The copying is the caller's (`take_transfers`).
+            events_capacity: Blocks that the kept events may name together (`events`); 0 keeps none and costs
+                nothing.
 
         Raises:
             InvalidArgument: An argument is outside what it may be, or contradicts another.
@@ -67,6 +73,8 @@ class KVCache:
             bool(partial_reuse),
             integer("host_blocks", host_blocks),
         )
+        if capacity := uint("events_capacity", events_capacity, 63):
+            self._native.keep_events(capacity, time.time_ns())
 
     @property
     def num_blocks(self) -> int:
@@ -332,6 +340,26 @@ class KVCache:
         """
         now = seconds("now_s", now_s)
         return self._native.set_time(0.0 if now is None else now)
+
+    def events(self, since: int = 0, *, limit: int | None = None) -> EventBatch:
+        """Returns the first `limit` events from number `since` on: what can be found where, for routers.
+
+        Events tell full blocks only; the first tokens of blocks that `partial_reuse` finds are not told.
+
+        Raises:
+            EventGap: They are not all kept: the follower must go on from `events_snapshot`.
+            EventsDisabled: The cache was made without `events_capacity`.
+        """
+        most = None if limit is None else uint("limit", limit, 63)
+        return batch_from_native(self._native.events_since(uint("since", since, 64), most))
+
+    def events_snapshot(self) -> EventBatch:
+        """Returns events that rebuild what can be found now, without parents and token ids, in linear time.
+
+        Raises:
+            EventsDisabled: The cache was made without `events_capacity`.
+        """
+        return batch_from_native(self._native.events_snapshot())
 
     def eviction_order(self) -> NDArray[np.int32]:
         """Returns int32 `[n]`, the cached blocks in the order of their eviction, in linear time."""

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use crate::Keys;
 use crate::arrays::{chain_keys, count, counts, groups, token_ids};
 use crate::errors::{fence, to_py};
+use crate::events::{self, BatchTuple, batch_to_py};
 use crate::policy::{PythonPolicy, is_inside};
 
 type Int32Array<'py> = Bound<'py, PyArray1<i32>>;
@@ -304,6 +305,31 @@ impl Cache {
     fn eviction_order<'py>(&self, py: Python<'py>) -> PyResult<Int32Array<'py>> {
         let order = self.with(py, |cache| cache.eviction_order())?;
         Ok(PyArray1::from_vec(py, int32(order)))
+    }
+
+    /// Keeps events from now on; called once, before anything happens.
+    fn keep_events(&self, py: Python<'_>, capacity: usize, epoch: u64) -> PyResult<()> {
+        self.with(py, |cache| {
+            cache.keep_events(capacity, epoch);
+            Ok(())
+        })
+    }
+
+    fn events_since<'py>(
+        &self,
+        py: Python<'py>,
+        seq: u64,
+        limit: Option<usize>,
+    ) -> PyResult<BatchTuple<'py>> {
+        let batch = self.with(py, |cache| {
+            Ok(cache.events_since(seq, limit.unwrap_or(usize::MAX)))
+        })?;
+        batch_to_py(py, &batch.map_err(events::to_py)?)
+    }
+
+    fn events_snapshot<'py>(&self, py: Python<'py>) -> PyResult<BatchTuple<'py>> {
+        let batch = self.with(py, |cache| Ok(cache.events_snapshot()))?;
+        batch_to_py(py, &batch.map_err(events::to_py)?)
     }
 
     fn num_computed(&self, py: Python<'_>, seq: i64) -> PyResult<usize> {

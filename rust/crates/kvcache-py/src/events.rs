@@ -16,7 +16,7 @@ pyo3::import_exception!(llm_kvcache.errors, EventsDisabled);
 pyo3::import_exception!(llm_kvcache.errors, WireError);
 
 /// Epoch, sequence number, whether it is a snapshot, events.
-type BatchTuple<'py> = (u64, u64, bool, Vec<Bound<'py, PyTuple>>);
+pub(crate) type BatchTuple<'py> = (u64, u64, bool, Vec<Bound<'py, PyTuple>>);
 
 /// The Python exception of an error.
 #[allow(clippy::needless_pass_by_value, reason = "a mapping for map_err")]
