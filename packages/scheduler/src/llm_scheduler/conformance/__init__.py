@@ -4,6 +4,9 @@ It drives the scheduler through scenarios and random sequences (arrivals, aborts
 caches, one to three plans in flight). A simulated worker rebuilds everything from the plans alone. Each
 broken rule is reported by name, with the shortest sequence found that breaks it.
 
+Only the protocol is checked: on one full-attention KV group without a host tier, and without what a scheduler
+may offer beyond it (drafts, encoder items, waits, deadlines, KV from elsewhere).
+
 On the command line: ``python -m llm_scheduler.conformance my_package:MyScheduler``. In a test::
 
     from llm_scheduler import conformance
