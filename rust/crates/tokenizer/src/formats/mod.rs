@@ -5,6 +5,7 @@
 
 mod base64;
 mod byte_level;
+mod charsmap;
 pub(crate) mod json_pieces;
 pub(crate) mod known_ranks;
 pub(crate) mod piece_kinds;

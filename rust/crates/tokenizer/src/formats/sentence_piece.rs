@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::scored_merges::merges_from_scores;
 use super::sentence_piece_model::{Algorithm, Model};
-use super::{FormatTokenizer, base64, in_file, json_pieces, piece_kinds as kinds, read_file};
+use super::{FormatTokenizer, base64, charsmap, in_file, json_pieces, piece_kinds as kinds, read_file};
 use crate::error::Result;
 use crate::text_tokenizer::TextTokenizer;
 
@@ -85,6 +85,10 @@ fn normalizer(model: &Model) -> Value {
         |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
     let mut stages = Vec::new();
     if !model.charsmap.is_empty() {
+        // The library maps a line break of two characters as one, by its first alone; the format maps both.
+        if let Some(both) = line_break(&model.charsmap) {
+            stages.push(replace(json!({"String": "\r\n"}), &both));
+        }
         stages.push(json!({"type": "Precompiled", "precompiled_charsmap": base64::encode(&model.charsmap)}));
     }
     if model.spaces.remove_extra {
@@ -99,6 +103,15 @@ fn normalizer(model: &Model) -> Value {
         stages.push(replace(json!({"String": " "}), MARK));
     }
     json!({"type": "Sequence", "normalizers": stages})
+}
+
+/// What a character map makes of the two characters of a line break, where it has no entry for the pair.
+fn line_break(map: &[u8]) -> Option<String> {
+    let alone = |character| charsmap::lookup(map, character);
+    if alone(b"\r\n").is_some() {
+        return None;
+    }
+    Some(format!("{}{}", alone(b"\r")?, alone(b"\n")?))
 }
 
 fn decoder(model: &Model) -> Value {
