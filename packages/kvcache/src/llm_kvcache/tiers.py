@@ -13,7 +13,7 @@ Calls on many keys are all or nothing. Keys of a chain are best given in its ord
 then the last to be evicted. Cost with `T` tiers and `n` keys: O(T n) for every call but `contents` (linear
 in slots used), `clear` and `lose_tier` (linear in slots used and transfers in flight), `lose` (linear in
 transfers in flight where one holds the entry), and `check` (linear in everything). Memory: 32 bytes for
-each slot used so far and a hash map entry for each block.
+each slot used so far and 6 to 12 for each block that can be found.
 """
 
 from collections.abc import Iterable, Sequence

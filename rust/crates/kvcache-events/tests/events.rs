@@ -253,15 +253,17 @@ fn wide_forms_are_read_too() {
 #[test]
 fn other_versions_kinds_and_values_are_refused() {
     assert_eq!(decode(&[0x95, 2, 0, 0, 0xc2, 0x90]), Err(EventError::Version(2)));
-    let malformed: [&[u8]; 8] = [
-        &[0x94, 1, 0, 0, 0xc2],                                     // too short
-        &[0x95, 1, 0xff, 0, 0xc2, 0x90],                            // a negative epoch
-        &[0x95, 1, 0, 0, 0, 0x90],                                  // no boolean
-        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x92, 4, 0xc0],                // an unknown kind
-        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x93, 1, 0xc4, 0, 0],          // a removal too short
+    let malformed: [&[u8]; 10] = [
+        &[0x95, 1, 0xd0, 0x80, 0, 0xc2, 0x90], // a negative epoch in 8 bits
+        &[0x95, 1, 0, 0xd3, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xc2, 0x90], // a negative number in 64 bits
+        &[0x94, 1, 0, 0, 0xc2],                // too short
+        &[0x95, 1, 0xff, 0, 0xc2, 0x90],       // a negative epoch
+        &[0x95, 1, 0, 0, 0, 0x90],             // no boolean
+        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x92, 4, 0xc0], // an unknown kind
+        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x93, 1, 0xc4, 0, 0], // a removal too short
         &[0x95, 1, 0, 0, 0xc2, 0x91, 0x94, 1, 0xc4, 1, 9, 0, 0xa0], // a key of one byte
-        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x92, 3, 0xa1, 0xff],          // no UTF-8
-        &[0x95, 1, 0, 0, 0xc2, 0xdd, 255, 255, 255, 255],           // 2^32 - 1 events claimed
+        &[0x95, 1, 0, 0, 0xc2, 0x91, 0x92, 3, 0xa1, 0xff], // no UTF-8
+        &[0x95, 1, 0, 0, 0xc2, 0xdd, 255, 255, 255, 255], // 2^32 - 1 events claimed
     ];
     for bytes in malformed {
         let refused = decode(bytes);

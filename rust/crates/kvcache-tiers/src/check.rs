@@ -121,7 +121,7 @@ fn check_counts(tier: &Tier) -> Result<(), TierError> {
     let arriving = count(&|life, _| life == Life::Arriving);
     let leaving = count(&|life, _| matches!(life, Life::Leaving | Life::Lost));
     let pinned = count(&|_, pins| pins > 0);
-    let slots = tier.by_key.values().collect::<std::collections::HashSet<&Slot>>();
+    let slots = tier.by_key.iter().collect::<std::collections::HashSet<Slot>>();
     let agrees = tier.by_key.len() == resident + arriving
         && slots.len() == tier.by_key.len()
         && (tier.arriving, tier.leaving, tier.pinned) == (arriving, leaving, pinned)

@@ -23,13 +23,14 @@
 //! Cost, with `T` tiers: every operation on one key is O(T), on one slot or transfer O(1) amortised, and a batch is
 //! the sum of its parts. `lose` is linear in the transfers in flight where one holds the entry; `lose_tier` and
 //! `clear` are linear in the slots used so far plus the transfers in flight; `check` is linear in everything. Memory
-//! is 32 bytes a slot used so far, plus a hash map entry for each block that can be found.
+//! is 32 bytes a slot used so far, plus 6 to 12 for each block that can be found.
 
 mod batch;
 mod check;
 mod error;
 mod flight;
 mod index;
+mod key_table;
 mod loss;
 mod slots;
 mod tier;

@@ -1,7 +1,6 @@
 //! Owns one tier: which slot holds which key, in what state, and which entry is evicted next.
 
-use std::collections::HashMap;
-
+use crate::key_table::KeyTable;
 use crate::slots::{Cell, Life, List, NIL, Slots};
 use crate::{Key, Slot, TierStats};
 
@@ -14,7 +13,7 @@ pub(crate) struct Tier {
     pub(crate) evictions: u64,
     pub(crate) slots: Slots,
     /// Arriving and resident entries.
-    pub(crate) by_key: HashMap<Key, Slot>,
+    pub(crate) by_key: KeyTable,
     pub(crate) free: List,
     /// Resident entries without holds and pins, least recently used first.
     pub(crate) idle: List,
@@ -32,7 +31,7 @@ impl Tier {
             is_lost: false,
             evictions: 0,
             slots: Slots::default(),
-            by_key: HashMap::new(),
+            by_key: KeyTable::new(),
             free: List::new(),
             idle: List::new(),
             arriving: 0,
@@ -60,7 +59,7 @@ impl Tier {
     }
 
     pub(crate) fn find(&self, key: Key) -> Option<Slot> {
-        self.by_key.get(&key).copied()
+        self.by_key.find(&self.slots, key)
     }
 
     pub(crate) fn resident(&self, key: Key) -> Option<Slot> {
@@ -78,14 +77,14 @@ impl Tier {
         } else {
             let slot = self.idle.pop_front(&mut self.slots)?;
             let evicted = self.cell(slot).key;
-            self.by_key.remove(&evicted);
+            self.by_key.remove(&self.slots, slot);
             self.evictions += 1;
             (slot, Some(evicted))
         };
         let cell = self.slots.cell_mut(slot);
         (cell.key, cell.holds, cell.life) = (key, 1, Life::Arriving);
         self.arriving += 1;
-        self.by_key.insert(key, slot);
+        self.by_key.insert(&self.slots, slot);
         Some((slot, evicted))
     }
 
@@ -161,8 +160,8 @@ impl Tier {
     /// transfers have ended.
     pub(crate) fn forget(&mut self, slot: Slot, life: Life) {
         self.unlist(slot);
+        self.by_key.remove(&self.slots, slot);
         let cell = self.slots.cell_mut(slot);
-        self.by_key.remove(&cell.key);
         self.arriving -= usize::from(cell.life == Life::Arriving);
         self.pinned -= usize::from(cell.pins > 0);
         cell.pins = 0;
