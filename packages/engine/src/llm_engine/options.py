@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypeVar
 
+from llm_kvcache import installed_policies as installed_eviction_policies
+from llm_scheduler import installed_policies
+
 from llm_engine.errors import InvalidOption
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 GRAPHS = ("auto", "none", "full")
-POLICIES = ("fcfs", "priority")
 
 _T = TypeVar("_T")
 
@@ -58,15 +60,26 @@ class EngineOptions:
     )
     host_cache_gib: float = _option(
         0.0,
-        "GiB of host memory for KV blocks evicted from the device: cached prefixes and preempted requests come "
-        "back from there; 0 for none.",
+        "GiB of host memory for KV blocks evicted from the device: cached prefixes and preempted requests "
+        "come back from there; 0 for none.",
     )
     max_num_seqs: int = _option(256, "Requests that may run at the same time.")
     max_num_batched_tokens: int | None = _option(
         None, "Token budget of a step; by default 8192 on CUDA and 1024 on the CPU."
     )
     scheduler: str = _option("default", "Scheduler: an entry-point name or module:Class.")
-    policy: str = _option("fcfs", "Order of waiting requests.", POLICIES)
+    policy: str = _option(
+        "fcfs",
+        "Order of requests: fcfs, priority, fair, deadline, prefix, an entry-point name or module:Class.",
+    )
+    long_prefill_share: float | None = _option(
+        None,
+        "Most of a step's tokens for long prompts while others want some, above 0 to 1; by default all.",
+    )
+    eviction_policy: str = _option(
+        "lru",
+        "KV blocks to evict first: lru, lfu, priority+ttl, cost, an entry-point name or module:Class.",
+    )
     enable_prefix_caching: bool = _option(True, "Reuse the KV cache of equal prompt beginnings.")
     overlap: bool | None = _option(
         None,
@@ -94,6 +107,7 @@ class EngineOptions:
         self._check_block_size()
         self._check_fraction()
         self._check_host_cache()
+        self._check_policies()
         for name in ("enable_prefix_caching", "progress"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
@@ -117,7 +131,7 @@ class EngineOptions:
         return cls(**values)
 
     def _check_texts(self) -> None:
-        for name in ("model", "device", "scheduler"):
+        for name in ("model", "device", "scheduler", "policy", "eviction_policy"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(name, f"must be a non-empty string, got {value!r}")
@@ -125,7 +139,7 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidOption(name, f"must be a non-empty string or None, got {value!r}")
-        listed = {"dtype": DTYPES, "load_format": LOAD_FORMATS, "policy": POLICIES, "graphs": GRAPHS}
+        listed = {"dtype": DTYPES, "load_format": LOAD_FORMATS, "graphs": GRAPHS}
         for name, choices in listed.items():
             if getattr(self, name) not in choices:
                 raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
@@ -158,6 +172,15 @@ class EngineOptions:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 256 or size & (size - 1):
             raise InvalidOption("block_size", f"must be a power of two from 1 to 256, got {size!r}")
 
+    def _check_policies(self) -> None:
+        """Whether the names lead to something; what `module:Class` leads to is seen at the start."""
+        known = {"policy": installed_policies(), "eviction_policy": installed_eviction_policies()}
+        for name, choices in known.items():
+            value = getattr(self, name)
+            if value not in choices and ":" not in value:
+                expected = f"must be one of {', '.join(choices)}, or module:Class"
+                raise InvalidOption(name, f"{expected}, got {value!r}")
+
     def _check_host_cache(self) -> None:
         value = self.host_cache_gib
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -173,3 +196,8 @@ class EngineOptions:
             raise InvalidOption("gpu_memory_fraction", f"must be a finite number, got {value!r}")
         if not 0 < value <= 1:
             raise InvalidOption("gpu_memory_fraction", f"must be above 0 and at most 1, got {value!r}")
+        share = self.long_prefill_share
+        if share is None:
+            return
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise InvalidOption("long_prefill_share", f"must be above 0 and at most 1, got {share!r}")

@@ -32,7 +32,7 @@ from llm_kvcache.groups import (
     SlidingWindow,
 )
 from llm_kvcache.hashing import HASH_VERSION, block_hashes
-from llm_kvcache.policies import POLICIES, BlockInfo, EvictionPolicy
+from llm_kvcache.policies import POLICIES, BlockInfo, EvictionPolicy, installed_policies
 from llm_kvcache.results import COPY, LOAD, STORE, Growth, Pin, Stats, Transfers
 from llm_kvcache.tiers import Tier, TierIndex, TierStats
 
@@ -77,4 +77,5 @@ __all__ = [
     "UnknownTransfer",
     "WireError",
     "block_hashes",
+    "installed_policies",
 ]

@@ -62,6 +62,11 @@ class EvictionPolicy(Protocol):
         ...
 
 
+def installed_policies() -> list[str]:
+    """Returns the names of all policies: the native ones and those that packages publish, sorted."""
+    return sorted({*POLICIES, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
+
+
 def resolve_policy(policy: object, num_blocks: int) -> object:
     """Returns a name of `POLICIES`, or an object with the methods of `EvictionPolicy`.
 
@@ -94,6 +99,6 @@ def _find_class(name: str) -> type:
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgument("policy", name, f"cannot be loaded: {error}") from error
     if not isinstance(found, type):
-        known = sorted({*POLICIES, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
-        raise InvalidArgument("policy", name, f"must be one of {', '.join(known)}, or module:Class")
+        known = ", ".join(installed_policies())
+        raise InvalidArgument("policy", name, f"must be one of {known}, or module:Class")
     return found

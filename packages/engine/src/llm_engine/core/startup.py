@@ -68,6 +68,7 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
         sizes.num_blocks,
         enable_prefix_caching=options.enable_prefix_caching,
         host_blocks=sizes.host_blocks,
+        policy=options.eviction_policy,
     )
     scheduler = _make_scheduler(options, model, budget, cache)
     info = CoreInfo(
@@ -144,6 +145,7 @@ def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
         policy=options.policy,
+        long_prefill_share=options.long_prefill_share,
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
     )
