@@ -71,9 +71,8 @@ def test_tiktoken_files_encode_as_tiktoken(name):
     tokenizer = Tokenizer.from_file(asset(file))
     ranks = ranks_of(asset(file))
     assert tokenizer.vocab_size == size
-    outside = [
-        i for i in range(size) if tokenizer.id_to_token(i) is not None and i not in set(ranks.values())
-    ]
+    used = set(ranks.values())
+    outside = [i for i in range(size) if i not in used and tokenizer.id_to_token(i) is not None]
     special = {tokenizer.id_to_token(i): i for i in outside}
     if name == "qwen" or name == "qwen3.6":
         # Added, but no special tokens: matched whatever `allow_special` says.
