@@ -167,6 +167,8 @@ class ReferenceModel:
         if reserved >= 2**31 or wanted > self.pool.num_available_to(sequence.tenant):
             return False
         before = [len(table) for table in sequence.tables]
+        for number in [number for number, what in shared.items() if what is None]:
+            self.pool.withdraw(sequence.tables[number][-1])  # a findable block of one's own is found no more
         for number, table in enumerate(tables):
             assert len(table) == before[number] + added[number]
             fresh = table[before[number] - 1 :] if shared[number] else table[before[number] :]
@@ -179,11 +181,9 @@ class ReferenceModel:
         return True
 
     def _make_writable(self, sequence, number, table, shared):
-        """A shared partial block is replaced; a findable one of one's own is found no more."""
+        """A shared partial block is replaced."""
         own = sequence.tables[number]
-        if shared is None:
-            self.pool.withdraw(own[-1])
-        elif shared:
+        if shared:
             source, destination = own[-1], table[len(own) - 1]
             self.pool.drop(source, NOTHING_KNOWN)
             self.moves.copy(source, destination)

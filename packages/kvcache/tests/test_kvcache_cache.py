@@ -229,6 +229,19 @@ def test_reset_waits_until_no_block_is_in_use():
     assert cache.match(cache.open(range(9))) == 0
 
 
+def test_equal_calls_give_equal_blocks():
+    """Regression: after a reset, blocks were handed out in the order of a hash table with a seed of its own."""
+    tables = []
+    for _ in range(2):
+        cache = make(64)
+        fill(cache, range(256))
+        assert cache.reset_prefix_cache()
+        seq = cache.open([1])
+        cache.grow(seq, 256)
+        tables.append(cache.block_table(seq).tolist())
+    assert tables[0] == tables[1]
+
+
 def test_without_prefix_caching_nothing_is_kept():
     cache = make(enable_prefix_caching=False)
     fill(cache, range(8))

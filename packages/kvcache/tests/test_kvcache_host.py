@@ -69,7 +69,7 @@ def test_a_failed_store_is_forgotten():
     seq = serve(checked, [9] * 8, host="fails later")
     checked.finish(next(iter(checked.waiting)))
     assert checked.cache.stats().host_used == 0
-    assert seq not in checked.live
+    assert seq in checked.live  # what it computed is there, whatever became of the store
     assert checked.match(checked.open(range(5))) == 0
     checked.verify()
 

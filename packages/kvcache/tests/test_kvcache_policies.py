@@ -257,3 +257,51 @@ def test_the_order_of_a_policy_is_checked():
     policy.cached.clear()
     with pytest.raises(InvariantError, match="policy"):
         cache.check()
+
+
+def overwrite(cache, seq):
+    cache.truncate(seq, 3)
+    cache.grow(seq, 2)
+
+
+FAILING_CALLS = {
+    "grow into a findable block": ("forget", overwrite),
+    "reset": ("forget", lambda cache, seq: (cache.release(seq), cache.reset_prefix_cache())),
+    "reset, remove": ("remove", lambda cache, seq: (cache.release(seq), cache.reset_prefix_cache())),
+    "set_quota, forget": ("forget", lambda cache, seq: cache.set_quota("a", 1)),
+    "set_quota, remove": ("remove", lambda cache, seq: cache.set_quota("a", 1)),
+    "set_quota, order": ("order", lambda cache, seq: cache.set_quota("a", 1)),
+    "a full tenant, forget": ("forget", lambda cache, seq: cache.grow(cache.open([5], tenant="a"), 3)),
+    "a full tenant, remove": ("remove", lambda cache, seq: cache.grow(cache.open([5], tenant="a"), 3)),
+    "a partial hit, touch": ("touch", lambda cache, seq: cache.match(cache.open([7, 7, 7, 1, 1]))),
+    "a partial hit, insert": ("insert", lambda cache, seq: cache.match(cache.open([7, 7, 7, 1, 1]))),
+    "a partial hit, evict": ("evict", lambda cache, seq: cache.match(cache.open([7, 7, 7, 1, 1]))),
+    "pin": ("remove", lambda cache, seq: cache.pin(cache.open([7, 7, 7, 7]))),
+    "time": ("set_time", lambda cache, seq: cache.set_time(3)),
+}
+
+
+@pytest.mark.parametrize(("method", "call"), FAILING_CALLS.values(), ids=FAILING_CALLS)
+def test_whatever_fails_the_cache_stays_consistent(method, call):
+    """Regression: blocks leaked, or stayed findable while free, where `forget` or `insert` failed in the middle."""
+    policy = Rebel(method, oops)
+    cache = make(policy, 6, partial_reuse=True)
+    cache.set_quota("a", 4)
+    for tokens in ([7, 7, 7, 7], [8, 8, 8, 8]):
+        old = cache.open(tokens, tenant="a")
+        cache.grow(old, 4)
+        cache.commit(old, 4)
+        cache.release(old)
+    seq = cache.open([1, 2, 3, 4])
+    cache.grow(seq, 4)
+    cache.commit(seq, 4)
+    policy.armed = True
+    with pytest.raises(PolicyError, match="oops"):
+        call(cache, seq)
+    policy.armed = False
+    cache.check()
+    again = cache.open([7, 7, 7, 7, 7])
+    cache.match(again)
+    cache.check()
+    cache.grow(again, 1)
+    cache.check()

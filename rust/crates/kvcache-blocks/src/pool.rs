@@ -135,6 +135,8 @@ impl BlockPool {
 
     /// Hands out a free block, else the cached one that the policy names, else nothing. An account with as many
     /// blocks as its quota gets its own cached block that was released first, else nothing.
+    ///
+    /// Where the policy fails, that block may be free: the contents of blocks that are not published any more are lost.
     pub fn allocate(&mut self, account: AccountId) -> Result<Option<Allocation>, PoolError> {
         let mut evicted = true;
         let block = if self.accounts.is_full(account) {
@@ -142,7 +144,13 @@ impl BlockPool {
                 return Ok(None);
             };
             self.policy.remove(block)?;
-            self.policy.forget(block)?;
+            if let Err(error) = self.policy.forget(block) {
+                self.leave_cached(block);
+                self.published[block as usize] = false;
+                self.set_free(block);
+                self.evictions += 1;
+                return Err(error.into());
+            }
             block
         } else if let Some(block) = self.free.pop() {
             evicted = false;
@@ -250,7 +258,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Takes the mark away; a cached block becomes free.
+    /// Takes the mark away; a cached block becomes free. The mark may be gone also where the policy fails.
     pub fn unpublish(&mut self, block: BlockId) -> Result<(), PoolError> {
         match self.state(block)? {
             BlockState::Free => return Err(PoolError::IsFree(block)),
@@ -273,18 +281,25 @@ impl BlockPool {
     /// Limits the blocks charged to an account, in use and cached, or lifts the limit.
     ///
     /// Returns the account's cached blocks that had to go at once; they are free, and the caller must forget what it
-    /// knew about their contents. Blocks in use stay: an account may be over its quota until they are given back.
+    /// knew about their contents. Blocks in use stay: an account may be over its quota until they are given back. Where
+    /// the policy fails the quota is as before, and some of those blocks may be free.
     pub fn set_quota(&mut self, account: AccountId, quota: Option<usize>) -> Result<Vec<BlockId>, PoolError> {
         let mut order = self.policy.order()?;
         order.retain(|block| self.owners.get(*block as usize) == Some(&account));
         let num_blocks = self.num_blocks();
+        let before = self.accounts.quota(account);
         self.accounts
             .set_quota(account, quota, num_blocks, order.into_iter());
         let mut dropped = Vec::new();
         while self.accounts.is_over(account)
             && let Some(block) = self.accounts.oldest_cached(account)
         {
-            self.unpublish(block)?;
+            if let Err(error) = self.unpublish(block) {
+                // The block may still be cached, above the quota: back to the one before.
+                self.accounts
+                    .set_quota(account, before, num_blocks, std::iter::empty());
+                return Err(error);
+            }
             self.evictions += 1;
             dropped.push(block);
         }

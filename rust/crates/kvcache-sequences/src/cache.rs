@@ -323,8 +323,13 @@ impl KvCache {
         if self.pool.num_used() > 0 {
             return Ok(false);
         }
-        for block in self.index.blocks() {
-            self.pool.unpublish(block)?;
+        // In the order of their ids, so that equal calls give equal answers.
+        let mut blocks = self.index.blocks().collect::<Vec<_>>();
+        blocks.sort_unstable();
+        for block in blocks {
+            if let Err(error) = self.pool.unpublish(block) {
+                return Err(self.after_policy_error(error.into()));
+            }
         }
         self.index.clear();
         if let Some(partial) = &mut self.partial {

@@ -111,11 +111,24 @@ impl KvCache {
             if needed > self.pool.num_available_to(account) {
                 return Ok(false);
             }
+            if changes_tails {
+                self.withdraw_tails(id, reserved)?;
+            }
             let fresh = self.allocate_many(account, needed)?;
             self.extend(row, id, reserved, fresh, growth)?;
         }
         self.sequence_mut(id)?.reserved = reserved;
         Ok(true)
+    }
+
+    /// Takes partial blocks of a row's own out of the index: before it gets any, because the policy may fail.
+    fn withdraw_tails(&mut self, id: i64, reserved: usize) -> Result<(), CacheError> {
+        for group in 0..self.layout.groups().len() {
+            if let Tail::Published(block) = self.need(self.sequence(id)?, group, reserved)?.tail {
+                self.withdraw(block)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts fresh blocks, as many as the row needs for `reserved` tokens, into its tables.
@@ -131,8 +144,7 @@ impl KvCache {
         for group in 0..growth.groups.len() {
             let Need { tail, added } = self.need(self.sequence(id)?, group, reserved)?;
             match tail {
-                Tail::Writable => {}
-                Tail::Published(block) => self.withdraw(block)?,
+                Tail::Writable | Tail::Published(_) => {}
                 Tail::Shared(source) => {
                     let block = fresh.next().ok_or_else(short)?;
                     self.put_back(source, &BlockInfo::default())?;
@@ -180,8 +192,20 @@ impl KvCache {
 
     /// Takes a block in use out of the index.
     fn withdraw(&mut self, block: BlockId) -> Result<(), CacheError> {
-        self.pool.unpublish(block)?;
+        if let Err(error) = self.pool.unpublish(block) {
+            return Err(self.after_policy_error(error.into()));
+        }
         self.forget_contents(block).map(drop)
+    }
+
+    /// Forgets the contents of blocks that lost their mark in a call of the pool which its policy let fail.
+    pub(crate) fn after_policy_error(&mut self, error: CacheError) -> CacheError {
+        let lost = |block: &BlockId| !self.pool.is_published(*block);
+        let blocks = self.index.blocks().filter(lost).collect::<Vec<_>>();
+        let forgotten = blocks
+            .into_iter()
+            .try_for_each(|block| self.forget_contents(block).map(drop));
+        forgotten.err().unwrap_or(error)
     }
 
     /// Takes blocks that the caller has seen to be available; all or none.
@@ -200,7 +224,10 @@ impl KvCache {
     }
 
     fn allocate(&mut self, account: AccountId) -> Result<BlockId, CacheError> {
-        let allocation = self.pool.allocate(account)?.ok_or_else(short)?;
+        let allocation = match self.pool.allocate(account) {
+            Ok(allocation) => allocation.ok_or_else(short)?,
+            Err(error) => return Err(self.after_policy_error(error.into())),
+        };
         if allocation.evicted {
             let is_partial = self.is_partial(allocation.block);
             if let Some(name) = self.forget_contents(allocation.block)?

@@ -41,7 +41,13 @@ impl KvCache {
         let limit = known.saturating_sub(1).min(max_tokens.unwrap_or(usize::MAX));
         let (length, hits) = self.choose_hit(sequence, limit);
         let loaded = self.attach(id, length, &hits)?;
-        let partial = self.reuse_partial(id, length, limit)?;
+        let partial = match self.reuse_partial(id, length, limit) {
+            Ok(partial) => partial,
+            Err(error) => {
+                self.shrink(id, 0)?;
+                return Err(error);
+            }
+        };
         self.counters.queries += known as u64;
         self.counters.hits += (length + partial) as u64;
         self.counters.host_hits += loaded as u64;
@@ -281,8 +287,15 @@ impl KvCache {
         .info(sequence.retention, self.now_s);
         self.pool.reuse(source)?;
         let allocated = self.allocate_many(account, 1);
-        self.put_back(source, &info)?;
-        let destination = allocated?[0];
+        let returned = self.put_back(source, &info);
+        let destination = match (allocated, returned) {
+            (Ok(blocks), Ok(())) => blocks[0],
+            (Ok(blocks), Err(error)) => {
+                self.undo(&blocks)?;
+                return Err(error);
+            }
+            (Err(error), _) => return Err(error),
+        };
         self.transfers.copy(source, destination);
         let sequence = self.sequence_mut(id)?;
         sequence.groups[0].blocks.push(destination);

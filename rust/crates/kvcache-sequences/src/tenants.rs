@@ -39,7 +39,11 @@ impl KvCache {
     /// growth beyond.
     pub fn set_quota(&mut self, tenant: &str, blocks: Option<usize>) -> Result<(), CacheError> {
         let account = self.account(tenant);
-        for block in self.pool.set_quota(account, blocks)? {
+        let dropped = match self.pool.set_quota(account, blocks) {
+            Ok(dropped) => dropped,
+            Err(error) => return Err(self.after_policy_error(error.into())),
+        };
+        for block in dropped {
             self.forget_contents(block)?;
         }
         Ok(())
