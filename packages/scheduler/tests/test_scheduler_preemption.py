@@ -138,6 +138,17 @@ def test_nobody_is_preempted_where_nothing_is_short() -> None:
     assert bench.scheduler.stats().preemptions == 0
 
 
+def test_nobody_is_preempted_where_it_would_not_suffice() -> None:
+    bench = Bench(policy="priority", num_blocks=10, caching=False)
+    bench.add("first", 20, max_tokens=4, priority=0)
+    bench.add("low", 5, max_tokens=3, priority=5)
+    bench.loop.step()
+    bench.add("urgent", 21, max_tokens=3, priority=1)
+    bench.run_and_check()
+    assert bench.scheduler.stats().preemptions == 0
+    assert [name for plan in bench.loop.plans for name in admitted(plan)] == ["first", "low", "urgent"]
+
+
 def test_a_chunk_of_an_urgent_request_comes_before_that_of_a_running_one() -> None:
     bench = Bench(policy="priority", max_num_batched_tokens=8)
     bench.add("low", 40, priority=5)

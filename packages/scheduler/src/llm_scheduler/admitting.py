@@ -64,6 +64,8 @@ class Admitter:
                 continue
             if self._table.num_ended:
                 return  # What ended requests still hold comes back by itself, a step from now.
+            if not self._residency.could_fit(state):
+                return
             self._residency.preempt(victim)
             if self._waiting.num_aged:
                 self._has_moved_in(state)

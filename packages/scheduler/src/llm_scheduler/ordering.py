@@ -27,6 +27,9 @@ class OrderedRequests:
     def __iter__(self) -> Iterator[RequestState]:
         return iter(self._states)
 
+    def __reversed__(self) -> Iterator[RequestState]:
+        return reversed(self._states)
+
     def __getitem__(self, index: int) -> RequestState:
         return self._states[index]
 

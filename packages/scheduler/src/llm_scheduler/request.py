@@ -117,6 +117,10 @@ class RequestState:
     is_loading: bool = False
     finished: bool = False
 
+    def yields_to(self, other: RequestState) -> bool:
+        """Tell whether it may be preempted for another request."""
+        return not self.promotion and other.urgency < self.urgency
+
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""

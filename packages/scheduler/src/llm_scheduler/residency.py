@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import numpy as np
 from llm_kvcache import KVCache
 
@@ -56,6 +58,7 @@ class Residency:
         self._steps_of_one: Int32 = np.zeros(1, np.int32)
         self._refused: RequestState | None = None
         self._refused_at_blocks = 0
+        self._refused_hit = 0
         self._unsound: set[int] = set()
         self.running = OrderedRequests("rank")
         self.newcomers: dict[int, RequestState] = {}
@@ -97,6 +100,7 @@ class Residency:
         if not self._cache.grow(state.seq, state.num_known_tokens - num_cached) or self._would_thrash(state):
             self._cache.shrink(state.seq, 0)
             self._refused, self._refused_at_blocks = state, self._num_available_blocks()
+            self._refused_hit = num_cached
             return False
         self._refused = None
         self._waiting.remove(state)
@@ -191,6 +195,23 @@ class Residency:
         self._meter.leave(state)
         self._caps.left(state.request)
         self._table.give_back([state.slot])
+
+    def could_fit(self, state: RequestState) -> bool:
+        """Tell whether a waiting request could have blocks if all less urgent ones gave up theirs.
+
+        True where nothing speaks against it: blocks that they share with others do not come back.
+        """
+        if state is not self._refused:
+            return True
+        victims = takewhile(lambda other: other.yields_to(state), reversed(self.running))
+        reserved = self._table.reserved[[victim.slot for victim in victims]]
+        num_blocks = self._num_available_blocks()
+        for group in self._cache.groups:
+            num_blocks += (
+                int((-(-reserved // group.block_size)).sum()) + self._refused_hit // group.block_size
+            )
+            num_blocks -= -(-state.num_known_tokens // group.block_size)
+        return num_blocks >= 0
 
     def cached_tokens(self, state: RequestState) -> int:
         """Return how many tokens of a waiting request the prefix cache holds now."""
