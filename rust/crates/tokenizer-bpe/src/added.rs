@@ -27,6 +27,8 @@ pub(crate) struct AddedTokens {
 pub(crate) struct Matcher {
     automaton: Option<AhoCorasick>,
     rules: Vec<Rule>,
+    /// Take what spells a special token for text.
+    pub(crate) ignore_special: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -35,6 +37,7 @@ struct Rule {
     single_word: bool,
     lstrip: bool,
     rstrip: bool,
+    special: bool,
 }
 
 impl AddedTokens {
@@ -84,6 +87,7 @@ fn rule(id: u32, entry: &AddedTokenEntry) -> Rule {
         single_word: entry.single_word,
         lstrip: entry.lstrip,
         rstrip: entry.rstrip,
+        special: entry.special,
     }
 }
 
@@ -100,6 +104,7 @@ impl Matcher {
         Ok(Self {
             automaton: Some(automaton),
             rules,
+            ignore_special: false,
         })
     }
 
@@ -110,6 +115,9 @@ impl Matcher {
             for found in automaton.find_iter(text) {
                 let rule = self.rules[found.pattern().as_usize()];
                 let (mut start, mut end) = (found.start(), found.end());
+                if rule.special && self.ignore_special {
+                    continue;
+                }
                 if rule.single_word && !stands_alone(text, start, end) {
                     continue;
                 }

@@ -53,6 +53,14 @@ impl FastBpe {
         })
     }
 
+    /// The same tokenizer, for which text that spells a special token is text like any other.
+    #[must_use]
+    pub fn ignoring_special_tokens(mut self) -> Self {
+        self.parts.added.as_given.ignore_special = true;
+        self.parts.added.normalized.ignore_special = true;
+        self
+    }
+
     /// The ids of `text`.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         let mut workspace = self.take();

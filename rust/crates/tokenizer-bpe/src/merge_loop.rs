@@ -3,35 +3,39 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::merges::{Merges, NO_MERGE, Rule, joined};
+use crate::merges::{Merges, NO_MERGE, Rank};
+use crate::vocabulary::Vocabulary;
 
 /// Pieces of up to this many symbols are scanned for the best pair; longer ones keep a heap.
-const SCAN_LIMIT: usize = 64;
+const SCAN_LIMIT: usize = 100;
 const NONE: u32 = u32::MAX;
 
 /// Buffers that pieces share.
 #[derive(Default)]
 pub(crate) struct MergeBuffers {
     ids: Vec<u32>,
-    /// The rule of each symbol with the next one.
-    rules: Vec<Rule>,
+    /// The rank of each symbol with the next one.
+    ranks: Vec<Rank>,
     before: Vec<u32>,
     after: Vec<u32>,
-    heap: BinaryHeap<Reverse<(u32, u32)>>,
+    heap: BinaryHeap<Reverse<(Rank, u32)>>,
 }
 
 impl MergeBuffers {
-    /// The buffer to fill with the ids of a piece's bytes, empty.
-    pub(crate) fn symbols(&mut self) -> &mut Vec<u32> {
+    /// Join the bytes of a piece as far as the rules go; bytes without a token are left out. The result stays
+    /// valid until the next call.
+    pub(crate) fn join(&mut self, piece: &[u8], vocabulary: &Vocabulary, merges: &Merges) -> &[u32] {
         self.ids.clear();
-        &mut self.ids
-    }
-
-    /// Join the symbols as far as the rules go. The result stays valid until the next call.
-    pub(crate) fn join(&mut self, merges: &Merges) -> &[u32] {
-        self.rules.clear();
-        self.rules
-            .extend(self.ids.windows(2).map(|two| merges.get(two[0], two[1])));
+        self.ids
+            .extend(piece.iter().filter_map(|&byte| vocabulary.byte_id(byte)));
+        self.ranks.clear();
+        if self.ids.len() == piece.len() {
+            self.ranks
+                .extend(piece.windows(2).map(|two| merges.of_bytes(two[0], two[1])));
+        } else {
+            self.ranks
+                .extend(self.ids.windows(2).map(|two| merges.get(two[0], two[1])));
+        }
         if self.ids.len() <= SCAN_LIMIT {
             self.join_by_scan(merges);
         } else {
@@ -42,25 +46,23 @@ impl MergeBuffers {
 
     /// Quadratic, but without bookkeeping: the fastest for the pieces that texts are made of.
     fn join_by_scan(&mut self, merges: &Merges) {
-        let (ids, rules) = (&mut self.ids, &mut self.rules);
+        let (ids, ranks) = (&mut self.ids, &mut self.ranks);
         loop {
-            let (mut best, mut at) = (NO_MERGE, 0);
-            for (place, &rule) in rules.iter().enumerate() {
-                if rule < best {
-                    (best, at) = (rule, place);
-                }
-            }
+            let best = ranks.iter().copied().min().unwrap_or(NO_MERGE);
             if best == NO_MERGE {
                 return;
             }
-            ids[at] = joined(best);
+            let Some(at) = ranks.iter().position(|&rank| rank == best) else {
+                return;
+            };
+            ids[at] = merges.joined(best);
             ids.remove(at + 1);
-            rules.remove(at);
-            if at < rules.len() {
-                rules[at] = merges.get(ids[at], ids[at + 1]);
+            ranks.remove(at);
+            if at < ranks.len() {
+                ranks[at] = merges.get(ids[at], ids[at + 1]);
             }
             if at > 0 {
-                rules[at - 1] = merges.get(ids[at - 1], ids[at]);
+                ranks[at - 1] = merges.get(ids[at - 1], ids[at]);
             }
         }
     }
@@ -70,18 +72,17 @@ impl MergeBuffers {
         self.link();
         while let Some(Reverse((rank, at))) = self.heap.pop() {
             let here = at as usize;
-            let rule = self.rules[here];
             // An entry is stale once its pair changed; the same rank means the same pair.
-            if rule == NO_MERGE || (rule >> 32) as u32 != rank {
+            if self.ranks[here] != rank {
                 continue;
             }
             let gone = self.after[here] as usize;
-            self.ids[here] = joined(rule);
+            self.ids[here] = merges.joined(rank);
             self.ids[gone] = NONE;
-            self.rules[gone] = NO_MERGE;
+            self.ranks[gone] = NO_MERGE;
             let next = self.after[gone];
             self.after[here] = next;
-            self.rules[here] = NO_MERGE;
+            self.ranks[here] = NO_MERGE;
             if next != NONE {
                 self.before[next as usize] = at;
                 self.pair_up(merges, here, next as usize);
@@ -104,20 +105,20 @@ impl MergeBuffers {
         let mut entries = std::mem::take(&mut self.heap).into_vec();
         entries.clear();
         let ranked = self
-            .rules
+            .ranks
             .iter()
             .enumerate()
-            .filter(|(_, rule)| **rule != NO_MERGE);
-        entries.extend(ranked.map(|(at, &rule)| Reverse(((rule >> 32) as u32, at as u32))));
+            .filter(|(_, rank)| **rank != NO_MERGE);
+        entries.extend(ranked.map(|(at, &rank)| Reverse((rank, at as u32))));
         self.heap = BinaryHeap::from(entries);
-        self.rules.push(NO_MERGE);
+        self.ranks.push(NO_MERGE);
     }
 
     fn pair_up(&mut self, merges: &Merges, left: usize, right: usize) {
-        let rule = merges.get(self.ids[left], self.ids[right]);
-        self.rules[left] = rule;
-        if rule != NO_MERGE {
-            self.heap.push(Reverse(((rule >> 32) as u32, left as u32)));
+        let rank = merges.get(self.ids[left], self.ids[right]);
+        self.ranks[left] = rank;
+        if rank != NO_MERGE {
+            self.heap.push(Reverse((rank, left as u32)));
         }
     }
 }

@@ -71,13 +71,9 @@ impl Model {
             space.cache.write(text, start, end, &[id]);
             return;
         }
-        let symbols = space.buffers.symbols();
-        symbols.extend(
-            text[start..end]
-                .iter()
-                .filter_map(|&byte| self.vocabulary.byte_id(byte)),
-        );
-        let found = space.buffers.join(&self.merges);
+        let found = space
+            .buffers
+            .join(&text[start..end], &self.vocabulary, &self.merges);
         if let Some(id) = token
             && whole == Whole::Unknown
         {

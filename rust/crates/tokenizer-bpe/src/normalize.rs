@@ -47,28 +47,76 @@ fn inert(check: impl Fn(char) -> IsNormalized) -> Inert {
     bits
 }
 
+/// Whether the character takes no part in any composition or reordering with what stands before it.
+#[inline]
+fn is_inert(bits: &Inert, letter: char) -> bool {
+    let word = bits.get(letter as usize / 64).copied().unwrap_or(0);
+    letter.is_ascii() || word >> (letter as usize % 64) & 1 == 1
+}
+
 /// Whether `text` is certainly in the form already. ASCII is decided without a look at the tables.
 pub(crate) fn is_normal(form: Form, text: &str) -> bool {
-    if text.is_ascii() {
-        return true;
+    text.is_ascii() || {
+        let bits: &Inert = &INERT[form as usize];
+        text.chars().all(|letter| is_inert(bits, letter))
     }
-    let bits: &Inert = &INERT[form as usize];
-    text.chars().all(|letter| {
-        let word = bits.get(letter as usize / 64).copied().unwrap_or(0);
-        letter.is_ascii() || word >> (letter as usize % 64) & 1 == 1
-    })
 }
 
 /// Bring `text` into the form, with origins where asked.
+///
+/// Only the stretches around characters that take part in compositions are worked on; each starts at an inert
+/// character, where nothing from before can reach across.
 pub(crate) fn normalize(form: Form, text: &str, with_origin: bool) -> Normalized {
-    let mut collect = Collect::new(text, with_origin);
-    match form {
-        Form::Nfc => text.nfc().for_each(|step| collect.push(step)),
-        Form::Nfd => text.nfd().for_each(|step| collect.push(step)),
-        Form::Nfkc => text.nfkc().for_each(|step| collect.push(step)),
-        Form::Nfkd => text.nfkd().for_each(|step| collect.push(step)),
+    let bits: &Inert = &INERT[form as usize];
+    let mut out = Normalized {
+        text: String::with_capacity(text.len()),
+        origin: Vec::new(),
+    };
+    let (mut done, mut last_inert, mut active) = (0, 0, false);
+    for (at, letter) in text.char_indices() {
+        if !is_inert(bits, letter) {
+            if !active {
+                out.keep(text, done, last_inert, with_origin);
+                (done, active) = (last_inert, true);
+            }
+        } else if active {
+            out.work_on(form, text, done, at, with_origin);
+            (done, last_inert, active) = (at, at, false);
+        } else {
+            last_inert = at;
+        }
     }
-    collect.out
+    if active {
+        out.work_on(form, text, done, text.len(), with_origin);
+    } else {
+        out.keep(text, done, text.len(), with_origin);
+    }
+    out
+}
+
+impl Normalized {
+    /// The bytes `start..end` of the source as they are.
+    fn keep(&mut self, source: &str, start: usize, end: usize, with_origin: bool) {
+        self.text.push_str(&source[start..end]);
+        if with_origin {
+            for (at, letter) in source[start..end].char_indices() {
+                let origin = (start + at, start + at + letter.len_utf8());
+                self.origin.extend(std::iter::repeat_n(origin, letter.len_utf8()));
+            }
+        }
+    }
+
+    /// The bytes `start..end` of the source in the form.
+    fn work_on(&mut self, form: Form, source: &str, start: usize, end: usize, with_origin: bool) {
+        let text = &source[start..end];
+        let mut collect = Collect::new(self, source, start, with_origin);
+        match form {
+            Form::Nfc => text.nfc().for_each(|step| collect.push(step)),
+            Form::Nfd => text.nfd().for_each(|step| collect.push(step)),
+            Form::Nfkc => text.nfkc().for_each(|step| collect.push(step)),
+            Form::Nfkd => text.nfkd().for_each(|step| collect.push(step)),
+        }
+    }
 }
 
 /// Follows the source while the result is made.
@@ -79,19 +127,15 @@ struct Collect<'a> {
     /// The character before `at`.
     last: (usize, usize),
     with_origin: bool,
-    out: Normalized,
+    out: &'a mut Normalized,
 }
 
 impl<'a> Collect<'a> {
-    fn new(source: &'a str, with_origin: bool) -> Self {
-        let out = Normalized {
-            text: String::with_capacity(source.len()),
-            origin: Vec::new(),
-        };
+    fn new(out: &'a mut Normalized, source: &'a str, at: usize, with_origin: bool) -> Self {
         Self {
             source,
-            at: 0,
-            last: (0, 0),
+            at,
+            last: (at, at),
             with_origin,
             out,
         }

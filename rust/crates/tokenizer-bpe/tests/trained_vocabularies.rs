@@ -143,7 +143,10 @@ fn template() -> Value {
 }
 
 fn check(json: &Value, seed: u8, cases: usize) {
-    let pair = Pair::load(&json.to_string());
+    check_pair(&Pair::load(&json.to_string()), seed, cases);
+}
+
+fn check_pair(pair: &Pair, seed: u8, cases: usize) {
     let specials = added().into_iter().map(|token| token.content).collect();
     let strategy = hard_text(specials);
     let mut runner = TestRunner::new_with_rng(
@@ -215,4 +218,10 @@ fn bytes_without_a_token_are_left_out_as_in_the_library() {
     for (seed, pre_tokenizer) in pre_tokenizers.iter().enumerate() {
         check(&train(pre_tokenizer, 400, false), seed as u8, 4000);
     }
+}
+
+#[test]
+fn special_tokens_are_ignored_as_in_the_library() {
+    let file = train(&byte_level(false, true), 600, true);
+    check_pair(&Pair::load(&file.to_string()).ignoring_special_tokens(), 7, 3000);
 }

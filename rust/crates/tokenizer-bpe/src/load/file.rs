@@ -36,6 +36,7 @@ pub(crate) struct AddedTokenEntry {
     pub(crate) lstrip: bool,
     pub(crate) rstrip: bool,
     pub(crate) normalized: bool,
+    pub(crate) special: bool,
 }
 
 /// The model; every field but vocabulary and merges decides whether the model is of the family.

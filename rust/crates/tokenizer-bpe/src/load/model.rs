@@ -51,8 +51,8 @@ pub(super) fn read(model: &ModelEntry<'_>, ids: &Ids) -> Result<Model> {
             "bytes without a token, and a token that stands in for them",
         ));
     }
-    let merges = rules(model, ids, &alphabet)?;
-    Ok(Model::new(vocabulary, Merges::new(&merges), model.ignore_merges))
+    let merges = Merges::new(&rules(model, ids, &alphabet)?, |byte| vocabulary.byte_id(byte))?;
+    Ok(Model::new(vocabulary, merges, model.ignore_merges))
 }
 
 fn check(model: &ModelEntry<'_>) -> Result<()> {

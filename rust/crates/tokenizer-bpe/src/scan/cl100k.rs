@@ -13,6 +13,8 @@ pub(crate) struct Cl100k {
     pub(crate) numbers: usize,
     /// Whether marks count as letters.
     pub(crate) marks: bool,
+    /// Whether newlines belong to the signs before them.
+    pub(crate) lines: bool,
     /// Whether white space at the end of the text is one piece, newlines or not (`\s++$`).
     pub(crate) whole_tail: bool,
 }
@@ -37,11 +39,13 @@ impl Cl100k {
             return cursor.skip(at + len + next_len, word);
         }
         let apart = SPACE | word | NUMBER;
-        if flags & SPACE == 0 {
-            return cursor.skip(cursor.skip_not(at + len, apart), NEWLINE);
-        }
-        if cursor.text[at] == b' ' && next_len > 0 && next & apart == 0 {
-            return cursor.skip(cursor.skip_not(at + len, apart), NEWLINE);
+        if flags & SPACE == 0 || (cursor.text[at] == b' ' && next_len > 0 && next & apart == 0) {
+            let end = cursor.skip_not(at + len, apart);
+            return if self.lines {
+                cursor.skip(end, NEWLINE)
+            } else {
+                end
+            };
         }
         if self.whole_tail && cursor.skip(at, SPACE) == cursor.text.len() {
             return cursor.text.len();

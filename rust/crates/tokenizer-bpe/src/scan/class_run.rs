@@ -11,7 +11,7 @@ pub(crate) enum Class {
     /// Any of the flags of `unicode`.
     Flags(u16),
     /// Code points in any of the ranges, both ends included.
-    Ranges(&'static [(u32, u32)]),
+    Ranges(Box<[(u32, u32)]>),
     /// `char::is_numeric`, which the library's digit splitter asks.
     Numeric,
     /// What the library's punctuation splitter asks.

@@ -8,6 +8,7 @@ mod class_run;
 mod cursor;
 mod deepseek;
 mod gpt2;
+mod line_tail;
 mod o200k;
 pub(crate) mod patterns;
 
@@ -27,6 +28,8 @@ pub(crate) enum Stage {
     O200k(O200k),
     /// The last pattern of DeepSeek V3 and V4.
     Deepseek,
+    /// `\s+$`.
+    LineTail,
     /// Runs of a class.
     ClassRun(ClassRun),
 }
@@ -40,6 +43,7 @@ impl Stage {
             Self::Cl100k(family) => cover(&cursor, |cursor, at| family.next(cursor, at), emit),
             Self::O200k(family) => cover(&cursor, |cursor, at| family.next(cursor, at), emit),
             Self::Deepseek => deepseek::scan(&cursor, emit),
+            Self::LineTail => line_tail::scan(&cursor, emit),
             Self::ClassRun(run) => run.scan(&cursor, &mut emit),
         }
     }

@@ -34,25 +34,19 @@ const O200K: &[&str] = &[
 const TEKKEN: &[&str] = &[
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
-/// DeepSeek V3 and V4, third step. The newlines in the file are characters, not escapes.
-const DEEPSEEK_V3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
-
-/// DeepSeek V3 and V4, second step: Chinese characters and kana.
-const DEEPSEEK_V3_RANGES: &[(u32, u32)] = &[(0x4e00, 0x9fa5), (0x3040, 0x309f), (0x30a0, 0x30ff)];
-/// DeepSeek Coder: Chinese, Japanese and Korean as it has them.
-const DEEPSEEK_CODER_RANGES: &[(u32, u32)] = &[(0x4e00, 0x9fa5), (0x800, 0x4e00), (0xac00, 0xd7ff)];
-const ASCII_DIGIT: &[(u32, u32)] = &[(0x30, 0x39)];
+/// Seed Coder: as Qwen 2, but newlines stand apart from signs.
+const SEED_CODER: &[&str] = &[
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+/// DeepSeek V3 and V4, third step.
+const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
 type Make = fn() -> Stage;
 
 /// Patterns that leave gaps between their matches, each with its scanner.
 const SIMPLE: &[(&str, Make)] = &[
     (DEEPSEEK_V3, || Stage::Deepseek),
-    ("[一-龥\u{3040}-ゟ゠-ヿ]+", || ranges(DEEPSEEK_V3_RANGES)),
-    ("[一-龥\u{800}-一가-\u{d7ff}]+", || {
-        ranges(DEEPSEEK_CODER_RANGES)
-    }),
-    ("[\r\n]", || flags(NEWLINE, 1, false)),
+    (r"\s+$", || Stage::LineTail),
     (r"[\r\n]", || flags(NEWLINE, 1, false)),
     (r"\s?\p{L}+", || flags(LETTER, MOST, true)),
     (r"\s?\p{P}+", || flags(PUNCTUATION, MOST, true)),
@@ -64,10 +58,12 @@ const SIMPLE: &[(&str, Make)] = &[
 
 /// The scanner of a pattern, and whether it covers every text without gaps.
 pub(crate) fn recognise(pattern: &str) -> Option<(Stage, bool)> {
-    let cl100k = |numbers, marks, whole_tail| {
+    let pattern = &escaped(pattern);
+    let cl100k = |numbers, marks, lines, whole_tail| {
         Stage::Cl100k(Cl100k {
             numbers,
             marks,
+            lines,
             whole_tail,
         })
     };
@@ -79,18 +75,58 @@ pub(crate) fn recognise(pattern: &str) -> Option<(Stage, bool)> {
     };
     let covering = [
         (GPT2, Stage::Gpt2),
-        (LLAMA3, cl100k(3, false, false)),
-        (CL100K, cl100k(MOST, false, true)),
-        (QWEN2, cl100k(1, false, false)),
-        (QWEN35, cl100k(1, true, false)),
+        (LLAMA3, cl100k(3, false, true, false)),
+        (CL100K, cl100k(MOST, false, true, true)),
+        (QWEN2, cl100k(1, false, true, false)),
+        (QWEN35, cl100k(1, true, true, false)),
+        (SEED_CODER, cl100k(1, false, false, false)),
         (O200K, o200k(3, true)),
         (TEKKEN, o200k(1, false)),
     ];
-    if let Some((_, stage)) = covering.into_iter().find(|(texts, _)| texts.contains(&pattern)) {
+    if let Some((_, stage)) = covering
+        .into_iter()
+        .find(|(texts, _)| texts.contains(&pattern.as_str()))
+    {
         return Some((stage, true));
     }
-    let (_, stage) = SIMPLE.iter().find(|(text, _)| *text == pattern)?;
-    Some((stage(), false))
+    if let Some((_, stage)) = SIMPLE.iter().find(|(text, _)| text == pattern) {
+        return Some((stage(), false));
+    }
+    Some((run_of_ranges(pattern)?, false))
+}
+
+/// The pattern with its newlines written as escapes: files have them either way.
+fn escaped(pattern: &str) -> String {
+    pattern.replace('\r', r"\r").replace('\n', r"\n")
+}
+
+/// `[...]+` of plain characters and ranges, where asked with `\s?` before: DeepSeek's scripts, letters and signs.
+fn run_of_ranges(pattern: &str) -> Option<Stage> {
+    let (space, class) = match pattern.strip_prefix(r"\s?") {
+        Some(class) => (true, class),
+        None => (false, pattern),
+    };
+    let body = class.strip_prefix('[')?.strip_suffix("]+")?;
+    // Anything that could mean more than itself inside brackets is left to the library.
+    if body.is_empty() || body.starts_with('-') || body.contains(['[', ']', '\\', '^', '&', ' ']) {
+        return None;
+    }
+    let (mut ranges, mut letters) = (Vec::new(), body.chars().peekable());
+    while let Some(low) = letters.next() {
+        let mut high = low;
+        if letters.next_if_eq(&'-').is_some() {
+            high = letters.next()?;
+        }
+        if low > high {
+            return None;
+        }
+        ranges.push((low as u32, high as u32));
+    }
+    let class = Class::Ranges(ranges.into());
+    Some(Stage::ClassRun(ClassRun {
+        space,
+        ..ClassRun::new(class, MOST)
+    }))
 }
 
 fn flags(mask: u16, most: usize, space: bool) -> Stage {
@@ -100,21 +136,26 @@ fn flags(mask: u16, most: usize, space: bool) -> Stage {
     })
 }
 
-fn ranges(ranges: &'static [(u32, u32)]) -> Stage {
-    Stage::ClassRun(ClassRun::new(Class::Ranges(ranges), MOST))
-}
-
 fn three_digits() -> Stage {
     Stage::ClassRun(ClassRun {
         least: 3,
-        ..ClassRun::new(Class::Ranges(ASCII_DIGIT), 3)
+        ..ClassRun::new(Class::Ranges([(0x30, 0x39)].into()), 3)
     })
 }
 
-/// Every pattern text that a scanner stands for, for the tests.
+/// Patterns for the tests: every text above, and runs of ranges as files have them.
 #[cfg(test)]
 pub(crate) fn all() -> Vec<&'static str> {
-    let groups = [GPT2, LLAMA3, CL100K, QWEN2, QWEN35, O200K, TEKKEN];
+    let groups = [GPT2, LLAMA3, CL100K, QWEN2, QWEN35, SEED_CODER, O200K, TEKKEN];
     let covering = groups.into_iter().flatten().copied();
-    covering.chain(SIMPLE.iter().map(|(text, _)| *text)).collect()
+    let simple = SIMPLE.iter().map(|(text, _)| *text);
+    covering.chain(simple).chain(RUNS.iter().copied()).collect()
 }
+
+#[cfg(test)]
+const RUNS: &[&str] = &[
+    "[一-龥\u{3040}-ゟ゠-ヿ]+",
+    "[一-龥\u{800}-一가-\u{d7ff}]+",
+    "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺ]+",
+];

@@ -18,6 +18,16 @@ impl Pair {
         Self { fast, library }
     }
 
+    /// Both, taking special tokens in a text for text.
+    #[allow(dead_code)] // Not every test that shares this module asks for it.
+    pub(crate) fn ignoring_special_tokens(mut self) -> Self {
+        self.library.set_encode_special_tokens(true);
+        Self {
+            fast: self.fast.ignoring_special_tokens(),
+            library: self.library,
+        }
+    }
+
     /// Compare ids and offsets, with and without the tokens around the text.
     pub(crate) fn check(&self, text: &str) -> Result<(), String> {
         for special in [false, true] {
