@@ -65,8 +65,8 @@ VECTORS = [
 @pytest.mark.parametrize("name", VECTORS)
 def test_gguf_vocabularies_give_the_ids_of_llama_cpp(name):
     path = asset(f"llama-cpp/vocabs/ggml-vocab-{name}.gguf")
-    inputs = asset(f"llama-cpp/vocabs/{path.name}.inp").read_text(encoding="utf-8")
-    outputs = asset(f"llama-cpp/vocabs/{path.name}.out").read_text(encoding="utf-8").splitlines()
+    inputs = asset(f"llama-cpp/vocabs/{path.name}.inp").read_bytes().decode()
+    outputs = asset(f"llama-cpp/vocabs/{path.name}.out").read_bytes().decode().split("\n")
     texts = inputs.split("\n__ggml_vocab_test__\n")
     assert len(outputs) >= len(texts) > 40
     tokenizer = Tokenizer.from_file(path)
