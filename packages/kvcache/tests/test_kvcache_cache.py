@@ -230,7 +230,7 @@ def test_reset_waits_until_no_block_is_in_use():
 
 
 def test_equal_calls_give_equal_blocks():
-    """Regression: after a reset, blocks were handed out in the order of a hash table with a seed of its own."""
+    """Regression: after a reset, blocks were handed out in the order of a hash table."""
     tables = []
     for _ in range(2):
         cache = make(64)

@@ -283,7 +283,7 @@ FAILING_CALLS = {
 
 @pytest.mark.parametrize(("method", "call"), FAILING_CALLS.values(), ids=FAILING_CALLS)
 def test_whatever_fails_the_cache_stays_consistent(method, call):
-    """Regression: blocks leaked, or stayed findable while free, where `forget` or `insert` failed in the middle."""
+    """Regression: blocks leaked, or stayed findable while free, where `forget` or `insert` failed."""
     policy = Rebel(method, oops)
     cache = make(policy, 6, partial_reuse=True)
     cache.set_quota("a", 4)
