@@ -3,7 +3,6 @@
 Run it as it stands (`python docs/examples/compare_policies.py`), or cell by cell in an editor that knows
 `# %%`. It needs `pip install 'llm-stack-scheduler[plot]'`, no GPU and no model.
 """
-# ruff: noqa: T201  (an example prints)
 
 # %% [markdown]
 # ## The workload

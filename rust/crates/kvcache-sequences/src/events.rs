@@ -132,7 +132,8 @@ impl Events {
             group: group.into(),
             from,
             to,
-            is_copy: false,
+            // The device gave it up when it was evicted, and may have computed it again since.
+            is_copy: true,
         })
     }
 
