@@ -31,6 +31,8 @@ pub(crate) struct Matcher {
     pub(crate) ignore_special: bool,
 }
 
+// The flags are those of the file format, independent of each other.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Copy)]
 struct Rule {
     id: u32,
