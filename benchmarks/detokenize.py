@@ -2,8 +2,8 @@
 
 The library decodes one row at a time (`tokenizers.decoders.DecodeStream.step`), so its step is a loop over
 the rows. It knows no stop strings; ours is measured with and without. Rows stand at random places of the same
-text and get one token a step. Both work on one thread, and their steps alternate, so that a busy machine slows
-both; by turns of `--turn` steps, so that both find their own data in the processor's caches.
+text and get one token a step. Both work on one thread, and their steps alternate, so that a busy machine
+slows both; each finds the processor's caches as the other left them.
 
     python benchmarks/detokenize.py [--tokenizer llama3_1 ...] [--rows 1 64 1024] [--steps 200] [--profile]
 

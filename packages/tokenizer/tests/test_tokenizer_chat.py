@@ -176,6 +176,59 @@ HOSTILE = [
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
     "{% for a in range(9999) recursive %}{{ loop(range(9999)) }}{% endfor %}",
     "{{ range(99999) | map('string') | map('center', 99999) | join }}",
+    "{% set a='ab '*2000000 %}{% set b = a.split(' ') %}{{ b|length }}",
+    (
+        "{% set ns=namespace(l=[]) %}{% for i in range(600) %}{% set ns.l = ns.l + [('a'*7000000) ~ i] %"
+        "}{% endfor %}"
+    ),
+    "{{ 1|round(100000000,'ceil') }}",
+    "{{ ('a'*1000)|wordwrap(1,true,'b'*1000000)|length }}",
+    "{{ ('a\\n'*1000)|indent('b'*1000000)|length }}",
+    "{{ [1,2,3,4,5,6,7,8,9]|tojson(indent=100000000) }}",
+    ("{% set ns=namespace(n=3) %}{% for i in range(40) %}{% set ns.n = ns.n*ns.n %}{% endfor %}{{ 1 }}"),
+    "{{ ([[1]*8000000]*500)|sum(start=[])|length }}",
+    "{% set s='a'*8000000 %}{{ [[s]]*300 }}",
+    "{% set s='a'*8000000 %}{{ ([[s]]*300)|string|length }}",
+    "{% set s='a'*8000000 %}{{ ([[s]]*300)|join|length }}",
+    "{% set s='a'*8000000 %}{{ ([[s]]*300)|tojson|length }}",
+    "{% set s='a'*8000000 %}{{ ([[s]]*300) ~ ''|length }}",
+    (
+        "{% set ns=namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l=[ns.l,ns.l] %}{% endfor %}{{ n"
+        "s.l|tojson }}"
+    ),
+    (
+        "{% set ns=namespace(l=[1],m=[1]) %}{% for i in range(40) %}{% set ns.l=[ns.l,ns.l] %}{% set ns."
+        "m=[ns.m,ns.m] %}{% endfor %}{{ ns.l == ns.m }}"
+    ),
+    "{{ ('ж'*8000000)|list|length }}",
+    (
+        "{{ '%s%s%s%s%s%s%s%s'|format('a'*8000000,'a'*8000000,'a'*8000000,'a'*8000000,'a'*8000000,'a'*80"
+        "00000,'a'*8000000,'a'*8000000)|length }}"
+    ),
+    "{% set s='a'*8000000 %}{{ ('%s'*500)|format(s)|length }}",
+    "{{ '{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}'.format('a'*8000000)|length }}",
+    "{{ ('🌶'*8000000)|tojson(ensure_ascii=true)|length }}",
+    "{{ ('<'*8000000)|urlize|length }}",
+    "{{ ('a'*8000000).translate({97:'b'*1000})|length }}",
+    "{{ ('\\t'*8000000).expandtabs(100) |length}}",
+    "{{ ''.join(['a'*8000000]*100)|length }}",
+    "{{ ('ß'*8000000)|upper|length }}",
+    "{{ messages|map('tojson')|map('center',9000000)|list|length }}",
+    "{{ range(99999)|map('string')|map('center',80000)|list|length }}",
+    "{% filter center(100000000) %}a{% endfilter %}",
+    (
+        "{% macro m(x) %}{{ x }}{{ x }}{{ x }}{{ x }}{% endmacro %}{% set ns=namespace(s='aaaa') %}{% fo"
+        "r i in range(30) %}{% set ns.s=m(ns.s) %}{% endfor %}"
+    ),
+    (
+        "{% set ns=namespace(s='aaaa') %}{% for i in range(30) %}{% set x %}{{ ns.s }}{{ ns.s }}{% endse"
+        "t %}{% set ns.s=x %}{% endfor %}"
+    ),
+    "{% set x %}{% for i in range(90000) %}{{ 'a' * 90000 }}{% endfor %}{% endset %}",
+    "{{ [1] | batch(1000000000, 'x') | list }}",
+    "{{ ('f' * 8000000) | int(0, 16) }}",
+    "{{ lipsum(n=100000) }}",
+    "{{ 'x' }}" * 40_000,
 ]
 
 

@@ -1,4 +1,4 @@
-"""The vocabularies of real models: any cut of the ids, behind any prompt, with stop strings, is the whole decode."""
+"""Vocabularies of real models: any cut of the ids is the whole decode, with prompts and stop strings."""
 
 import random
 

@@ -16,10 +16,10 @@ from llm_tokenizer.chat_messages import (
     plain_value,
 )
 from llm_tokenizer.errors import InvalidArgument, TemplateError
-from llm_tokenizer.template_sandbox import Limits, Refused, TemplateSandbox
+from llm_tokenizer.template_limits import Limits
+from llm_tokenizer.template_sandbox import Refused, TemplateSandbox
 
 _MAX_COMPILED = 64
-_MAX_SOURCE_CHARS = 2**20
 
 
 class ChatTemplates:
@@ -105,8 +105,6 @@ class ChatTemplates:
         compiled = self._compiled.get(source)
         if compiled is not None:
             return compiled
-        if len(source) > _MAX_SOURCE_CHARS:
-            raise TemplateError(f"the chat template is longer than {_MAX_SOURCE_CHARS} characters")
         try:
             compiled = self._sandbox.from_string(source)
         except jinja2.TemplateSyntaxError as error:

@@ -9,75 +9,89 @@ number of loop turns, and the time. They are checked at loop turns, calls, opera
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from types import GeneratorType
-from typing import Any
+from typing import Any, cast
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import nodes, pass_environment
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_sum, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-_NUMBER = re.compile(r"\d+")
-_NESTED_FIELD = re.compile(r"\{[^{}]*\{")
-_MAX_POWER_BITS = 4096
-_PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
+from llm_tokenizer.template_limits import CHECKED_FILTERS, CHECKED_METHODS, LimitExceeded, Limits, Meter
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one rendering may use.
-
-    Attributes:
-        text_chars: Longest text that it may make, the result included.
-        loop_turns: Turns of all loops together.
-        time_s: Seconds.
-    """
-
-    text_chars: int = 8 * 2**20
-    loop_turns: int = 1_000_000
-    time_s: float = 5.0
+# The largest template of a known model has 17 thousand characters.
+_MAX_SOURCE_CHARS = 2**18
 
 
 class Refused(jinja2.TemplateError):
     """The template called `raise_exception`."""
 
 
-class LimitExceeded(jinja2.TemplateError):
-    """The template went over a limit."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """What one rendering has left, and its clock."""
-
-    turns_left: int
-    deadline: float
-    now: datetime | None
+_COMPARING_TESTS = frozenset(
+    {
+        "eq",
+        "equalto",
+        "==",
+        "ne",
+        "!=",
+        "lt",
+        "lessthan",
+        "<",
+        "le",
+        "<=",
+        "gt",
+        "greaterthan",
+        ">",
+        "ge",
+        ">=",
+        "in",
+    }
+)
 
 
 class _Guard(NodeTransformer):
     """Puts a check into each loop body and around each operation whose result may be a large text."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  # jinja2 finds it by this name
+        return self._counted(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802  # same
+        return self._counted(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802  # same
+        return self._counted(node)
+
+    def _counted(self, node: Any) -> nodes.Node:  # noqa: ANN401  # a node with a body
+        written = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_check("count_turn", [], node.lineno), lineno=node.lineno))
-        return node
+        count = _check("count_turn", [nodes.Const(written, lineno=node.lineno)], node.lineno)
+        node.body.insert(0, nodes.ExprStmt(count, lineno=node.lineno))
+        return cast("nodes.Node", node)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  # same
         self.generic_visit(node)
+        node.nodes = [_check("checked_written", [operand], node.lineno) for operand in node.nodes]
         return _check("checked_text", [node], node.lineno)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802  # same
+        self.generic_visit(node)
+        node.expr = _check("checked_written", [node.expr], node.lineno)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802  # same
+        self.generic_visit(node)
+        if node.name in _COMPARING_TESTS:
+            node.node = _check("checked_written", [node.node], node.lineno)
+        return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802  # same
         self.generic_visit(node)
@@ -142,12 +156,21 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+        # Without the optimizer, which would run filters on constants when no limit is counted.
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=self.checked_output,
+            extensions=[_GenerationTag, loopcontrols],
+        )
         self._limits = limits
-        self._current: ContextVar[_Run | None] = ContextVar("chat_template_run", default=None)
+        self._meter: ContextVar[Meter | None] = ContextVar("chat_template_meter", default=None)
         self.filters["tojson"] = _to_json
-        for name in ("center", "indent", "format", "replace", "join", "wordwrap"):
+        self.filters["sum"] = _sum
+        for name in CHECKED_FILTERS:
             self.filters[name] = _Guarded(self.filters[name], self, name)
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = self._strftime_now
         self.globals["dict"] = _DictMaker()
@@ -168,124 +191,88 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """
         parts: list[str] = []
         length = 0
-        with self._running(now):
+        meter = Meter(self._limits, now)
+        token = self._meter.set(meter)
+        try:
             for part in template.generate(variables):
                 length += len(part)
-                if length > self._limits.text_chars:
-                    raise LimitExceeded(
-                        f"the chat template's text is longer than {self._limits.text_chars} characters"
-                    )
+                meter.check_size(length)
                 parts.append(part)
+        finally:
+            self._meter.reset(token)
         return "".join(parts)
 
-    @contextmanager
-    def _running(self, now: datetime | None) -> Iterator[None]:
-        run = _Run(self._limits.loop_turns, time.monotonic() + self._limits.time_s, now)
-        token = self._current.set(run)
-        try:
-            yield
-        finally:
-            self._current.reset(token)
-
     def _strftime_now(self, pattern: str) -> str:
-        run = self._current.get()
-        now = run.now if run is not None and run.now is not None else datetime.now()  # noqa: DTZ005  # local date
-        return now.strftime(pattern)
+        meter = self._meter.get()
+        now = meter.now if meter is not None else None
+        return (now or datetime.now()).strftime(pattern)  # noqa: DTZ005  # templates ask for the local date
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        if len(source) > _MAX_SOURCE_CHARS:
+            raise LimitExceeded(f"a chat template has at most {_MAX_SOURCE_CHARS} characters")
         tree = super()._parse(source, name, filename)
         _Guard().visit(tree)
         tree.set_environment(self)
         return tree
 
-    def count_turn(self) -> None:
-        """One turn of a loop, or one call."""
-        run = self._current.get()
-        if run is None:
-            return
-        run.turns_left -= 1
-        if run.turns_left < 0:
-            raise LimitExceeded(f"the chat template takes more than {self._limits.loop_turns} loop turns")
-        if time.monotonic() > run.deadline:
-            raise LimitExceeded(f"the chat template takes longer than {self._limits.time_s} s")
+    def count_turn(self, written_chars: int = 0) -> None:
+        """One turn of a loop or one call, which writes so many characters of the template itself."""
+        if (meter := self._meter.get()) is not None:
+            meter.count_turn(written_chars)
 
     def checked_text(self, value: object) -> object:
         """`value`, unless it is a text over the limit; what a lazy filter yields is counted on its way."""
+        meter = self._meter.get()
+        if meter is None:
+            return value
         if isinstance(value, GeneratorType):
-            return self._counted(value)
-        self.check_size(len(value) if isinstance(value, str) else 0)
+            return _counted_items(value, meter)
+        meter.charge_value(value)
         return value
 
-    def _counted(self, values: Iterable[Any]) -> Iterator[Any]:
-        size = 0
-        for value in values:
-            self.count_turn()
-            size += len(value) if isinstance(value, str) else 1
-            self.check_size(size)
-            yield value
+    def checked_written(self, value: object) -> object:
+        """`value`, unless it is too large written out, as one that holds another many times."""
+        if not isinstance(value, str) and (meter := self._meter.get()) is not None:
+            meter.check_written(value)
+        return value
 
-    def check_size(self, size: int) -> None:
-        """Refuse a text or list of `size` before it is made."""
-        if size > self._limits.text_chars:
-            raise LimitExceeded(
-                f"the chat template makes a text longer than {self._limits.text_chars} characters"
-            )
+    def checked_output(self, value: object) -> object:
+        """What an expression of the template's text gives; it is added to what the rendering has made."""
+        if (meter := self._meter.get()) is not None:
+            meter.charge(meter.check_written(value))
+        return value
+
+    def check_filter(self, name: str, args: tuple[Any, ...]) -> None:
+        """Refuse a filter whose result would be too large."""
+        if (meter := self._meter.get()) is not None:
+            meter.check_filter(name, args)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401  # jinja2's
         """Operators whose result may be much larger than their operands."""
-        if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-            self.check_size(len(left) + len(right))
-        elif operator == "*":
-            for sized, times in ((left, right), (right, left)):
-                if isinstance(sized, str | list | tuple | bytes) and isinstance(times, int):
-                    self.check_size(len(sized) * times)
-        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            if abs(left).bit_length() * right > _MAX_POWER_BITS:
-                raise LimitExceeded("the chat template raises a number to a very high power")
-        elif operator == "%" and isinstance(left, str):
-            self.check_arguments("format", (left, right))
+        if (meter := self._meter.get()) is not None:
+            meter.check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # jinja2's
         """Calls of methods that can make a large text from a small one, and a turn for each call."""
         method = getattr(obj, "__wrapped__", obj)  # jinja2 wraps the methods that format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if owner is not self:
-            self.count_turn()
-        if isinstance(owner, str) and name in _PADDING_METHODS | {"replace", "join", "format", "format_map"}:
-            self.check_arguments(name, (owner, *args, *kwargs.values()))
+        if owner is self:
+            return super().call(context, obj, *args, **kwargs)
+        self.count_turn()
+        meter = self._meter.get()
+        if meter is not None and isinstance(owner, str) and name in CHECKED_METHODS:
+            meter.check_arguments(name, (owner, *args, *kwargs.values()))
         return self.checked_text(super().call(context, obj, *args, **kwargs))
 
-    def check_arguments(self, name: str, args: tuple[Any, ...]) -> None:
-        """Refuse what a text method or filter would make too large; `args[0]` is what it works on."""
-        if name in {"format", "format_map"}:
-            self._check_format(args)
-        elif name == "replace":
-            texts = [str(value) for value in args[:3]]
-            if len(texts) == 3:
-                self.check_size(len(texts[0]) + texts[0].count(texts[1]) * len(texts[2]))
-        elif name == "join":
-            self._check_join(args)
-        else:
-            widths = [int(value) for value in args[1:] if isinstance(value, int)]
-            lines = str(args[0]).count("\n") + str(args[0]).count("\t") + 1
-            self.check_size(len(str(args[0])) + max(widths, default=0) * lines)
 
-    def _check_format(self, args: tuple[Any, ...]) -> None:
-        """As if each field were as wide as the largest number in the pattern or among the arguments."""
-        pattern = str(args[0])
-        values = [item for value in args[1:] for item in (value if isinstance(value, tuple) else (value,))]
-        widths = [int(digits[:20]) for digits in _NUMBER.findall(pattern)]
-        if "*" in pattern or _NESTED_FIELD.search(pattern):
-            widths += [value for value in values if isinstance(value, int)]
-        self.check_size(len(pattern) + max(pattern.count("%"), pattern.count("{")) * max(widths, default=0))
-
-    def _check_join(self, args: tuple[Any, ...]) -> None:
-        texts = [value for value in args if isinstance(value, str)]
-        lists = [value for value in args if isinstance(value, list | tuple)]
-        turns = sum(len(value) for value in lists) or max((len(text) for text in texts), default=0)
-        inside = sum(len(item) for value in lists for item in value if isinstance(item, str))
-        self.check_size(inside + turns * min((len(text) for text in texts), default=0))
+def _counted_items(values: Iterable[Any], meter: Meter) -> Iterator[Any]:
+    size = 0
+    for value in values:
+        meter.count_turn()
+        size += len(value) if isinstance(value, str) else 1
+        meter.check_size(size)
+        yield value
 
 
 class _Guarded:
@@ -301,7 +288,7 @@ class _Guarded:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # any template value
         values = args[1:] if hasattr(self, "jinja_pass_arg") else args
-        self._sandbox.check_arguments(self._name, (*values, *kwargs.values()))
+        self._sandbox.check_filter(self._name, (*values, *kwargs.values()))
         return self._function(*args, **kwargs)
 
 
@@ -315,6 +302,20 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+@pass_environment
+def _sum(
+    environment: jinja2.Environment,
+    values: Iterable[Any],
+    attribute: str | int | None = None,
+    start: Any = 0,  # noqa: ANN401
+) -> Any:  # noqa: ANN401  # as jinja2's
+    if not isinstance(start, list | tuple):
+        return do_sum(environment, values, attribute, start)
+    # Joined in one go: adding up lists one by one takes the square of their number.
+    get = make_attrgetter(environment, attribute) if attribute is not None else (lambda value: value)
+    return type(start)([*start, *(item for value in values for item in get(value))])
 
 
 def _raise_exception(message: object) -> None:
