@@ -47,7 +47,7 @@ def ranks_of(path):
 def check_encodings(tokenizer, encoding, seed, normalize=lambda text: text, offset=0):
     """Ids as the reference's, with special tokens matched and not, and texts of random ids."""
     named = {tokenizer.id_to_token(i) for i in tokenizer.special_token_ids}
-    for text in corpus(seed, specials=named):
+    for text in corpus(seed, 75, specials=named):
         for allow in (True, False):
             allowed = encoding.special_tokens_set if allow else set()
             ids = encoding.encode(normalize(text), allowed_special=allowed, disallowed_special=())
@@ -119,7 +119,7 @@ def test_tekken_files_encode_as_tiktoken_with_ids_behind_the_special_tokens(file
     tokenizer = Tokenizer.from_file(path)
     seed = fresh_seed()
     named = {tokenizer.id_to_token(i) for i in tokenizer.special_token_ids}
-    for text in corpus(seed, specials=named):
+    for text in corpus(seed, 75, specials=named):
         ids = [i + offset for i in encoding.encode(text, disallowed_special=())]
         assert tokenizer.encode(text, add_special_tokens=False, allow_special=False) == ids, (seed, text)
     check_decoding(tokenizer, lambda ids: encoding.decode([i - offset for i in ids]), seed)
