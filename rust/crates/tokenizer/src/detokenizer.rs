@@ -6,7 +6,7 @@ use crate::decode_state::DecodeState;
 use crate::decode_whole::DecodeWhole;
 use crate::decoder_chain::Join;
 use crate::error::{Error, Result};
-use crate::stop_strings::{FirstBytes, StopStrings};
+use crate::stop_strings::{FirstBytes, StopLibrary, StopStrings};
 use crate::text_tokenizer::TextTokenizer;
 
 const NO_TOKEN: u32 = u32::MAX;
@@ -91,6 +91,7 @@ pub struct Detokenizer {
     rows: Vec<Option<Row>>,
     /// By slot, close together in memory: what a step needs of a row that only copies tokens' texts.
     brief: Vec<Brief>,
+    stops: StopLibrary,
     free: Vec<usize>,
 }
 
@@ -101,13 +102,17 @@ impl Detokenizer {
             tokenizer,
             rows: Vec::new(),
             brief: Vec::new(),
+            stops: StopLibrary::default(),
             free: Vec::new(),
         }
     }
 
     /// Open a row; returns its slot, which is free again after [`Self::finish`] or [`Self::close`].
     pub fn open(&mut self, options: &OpenOptions) -> Result<usize> {
-        let row = Row::new(&self.tokenizer, options)?;
+        let stops = self
+            .stops
+            .watch(&options.stop, options.include_stop_str_in_output)?;
+        let row = Row::new(&self.tokenizer, options, stops)?;
         let slot = self.free.pop().unwrap_or(self.rows.len());
         let brief = row.brief();
         if slot == self.rows.len() {
@@ -278,9 +283,8 @@ fn range(offsets: Option<&[i32]>, at: usize) -> std::ops::Range<usize> {
 }
 
 impl Row {
-    fn new(tokenizer: &TextTokenizer, options: &OpenOptions) -> Result<Self> {
+    fn new(tokenizer: &TextTokenizer, options: &OpenOptions, stops: Option<StopStrings>) -> Result<Self> {
         tokenizer.check_ids("prompt_ids", &options.prompt_ids)?;
-        let stops = StopStrings::new(&options.stop, options.include_stop_str_in_output)?;
         let (decoder, shown_by_prompt) = after_prompt(tokenizer, options);
         let mut row = Self {
             decoder,

@@ -1,5 +1,8 @@
 //! Owns stop strings of one row: finds the first that completes, and holds back text that may belong to one.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
 use crate::error::{Error, Result};
 
 const ROOT: u32 = 0;
@@ -8,25 +11,158 @@ const NONE: u32 = u32::MAX;
 /// A node of the Aho-Corasick automaton over the bytes of the stop strings.
 #[derive(Debug)]
 struct Node {
-    edges: Vec<(u8, u32)>,
+    /// Where the node's edges start in [`Automaton::edges`]; they end where those of the next node start.
+    first_edge: u32,
     fail: u32,
-    depth: usize,
+    /// Bytes from the root to here.
+    depth: u32,
     /// The longest stop string that ends here.
     hit: u32,
 }
 
-impl Node {
-    fn new(depth: usize) -> Self {
-        Self {
-            edges: Vec::new(),
+/// What a list of stop strings has in common for all rows that watch for it.
+#[derive(Debug)]
+struct Automaton {
+    nodes: Vec<Node>,
+    edges: Vec<(u8, u32)>,
+    lengths: Vec<usize>,
+    starts: FirstBytes,
+}
+
+impl Automaton {
+    fn new(stops: &[String]) -> Self {
+        let mut trie = Trie::default();
+        let mut starts = FirstBytes::default();
+        for (index, stop) in stops.iter().enumerate() {
+            starts.add(stop.as_bytes()[0]);
+            trie.insert(stop.as_bytes(), index as u32);
+        }
+        let mut automaton = Self {
+            nodes: Vec::with_capacity(trie.children.len() + 1),
+            edges: Vec::with_capacity(trie.children.len()),
+            lengths: stops.iter().map(String::len).collect(),
+            starts,
+        };
+        for (children, &(depth, hit)) in trie.children.iter().zip(&trie.ends) {
+            automaton.push_node(depth, hit);
+            automaton.edges.extend(children);
+        }
+        automaton.push_node(0, NONE); // only its first edge counts: the end of the last node's
+        automaton.link();
+        automaton
+    }
+
+    fn push_node(&mut self, depth: u32, hit: u32) {
+        self.nodes.push(Node {
+            first_edge: self.edges.len() as u32,
             fail: ROOT,
             depth,
-            hit: NONE,
+            hit,
+        });
+    }
+
+    fn edges(&self, node: u32) -> &[(u8, u32)] {
+        let at = node as usize;
+        &self.edges[self.nodes[at].first_edge as usize..self.nodes[at + 1].first_edge as usize]
+    }
+
+    /// Breadth first: a node's failure link is known before its children are visited.
+    fn link(&mut self) {
+        let mut order: Vec<u32> = self.edges(ROOT).iter().map(|edge| edge.1).collect();
+        let mut done = 0;
+        while done < order.len() {
+            let parent = order[done];
+            done += 1;
+            let fallback = self.nodes[parent as usize].fail;
+            if self.nodes[parent as usize].hit == NONE {
+                self.nodes[parent as usize].hit = self.nodes[fallback as usize].hit;
+            }
+            for (byte, child) in self.edges(parent).to_vec() {
+                self.nodes[child as usize].fail = self.advance(fallback, byte);
+                order.push(child);
+            }
         }
     }
 
-    fn next(&self, byte: u8) -> Option<u32> {
-        self.edges.iter().find(|edge| edge.0 == byte).map(|edge| edge.1)
+    fn advance(&self, mut at: u32, byte: u8) -> u32 {
+        loop {
+            match self.edges(at).iter().find(|edge| edge.0 == byte) {
+                Some(edge) => return edge.1,
+                None if at == ROOT => return ROOT,
+                None => at = self.nodes[at as usize].fail,
+            }
+        }
+    }
+}
+
+/// The stop strings as a tree of bytes, in the making.
+#[derive(Debug)]
+struct Trie {
+    children: Vec<Vec<(u8, u32)>>,
+    /// Depth, and the stop string that ends here.
+    ends: Vec<(u32, u32)>,
+}
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self {
+            children: vec![Vec::new()],
+            ends: vec![(0, NONE)],
+        }
+    }
+}
+
+impl Trie {
+    fn insert(&mut self, stop: &[u8], index: u32) {
+        let mut at = 0;
+        for &byte in stop {
+            let found = self.children[at].iter().find(|child| child.0 == byte);
+            at = if let Some(child) = found {
+                child.1 as usize
+            } else {
+                let child = self.children.len();
+                self.children[at].push((byte, child as u32));
+                self.children.push(Vec::new());
+                self.ends.push((self.ends[at].0 + 1, NONE));
+                child
+            };
+        }
+        let hit = &mut self.ends[at].1;
+        *hit = (*hit).min(index);
+    }
+}
+
+/// Automata that open rows watch with; rows with the same stop strings share one.
+#[derive(Debug, Default)]
+pub(crate) struct StopLibrary {
+    known: HashMap<Vec<String>, Weak<Automaton>>,
+}
+
+impl StopLibrary {
+    /// A watch for these strings; `None` where there is nothing to watch for. An empty one is an error.
+    pub(crate) fn watch(&mut self, stops: &[String], include: bool) -> Result<Option<StopStrings>> {
+        if let Some(at) = stops.iter().position(String::is_empty) {
+            return Err(Error::invalid(
+                "stop",
+                format!("the stop string at position {at} is empty"),
+            ));
+        }
+        if stops.is_empty() {
+            return Ok(None);
+        }
+        let known = self.known.get(stops).and_then(Weak::upgrade);
+        let automaton = known.unwrap_or_else(|| {
+            let automaton = Arc::new(Automaton::new(stops));
+            self.known.retain(|_, old| old.strong_count() > 0);
+            self.known.insert(stops.to_vec(), Arc::downgrade(&automaton));
+            automaton
+        });
+        Ok(Some(StopStrings {
+            automaton,
+            include,
+            state: ROOT,
+            held: String::new(),
+        }))
     }
 }
 
@@ -52,117 +188,44 @@ impl FirstBytes {
 /// Watches the text of one row. Linear in the text, whatever the number of stop strings.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
-    nodes: Vec<Node>,
-    starts: FirstBytes,
-    lengths: Vec<usize>,
+    automaton: Arc<Automaton>,
     include: bool,
     state: u32,
     held: String,
 }
 
 impl StopStrings {
-    /// `None` where there is nothing to watch for. An empty stop string is an error.
-    pub(crate) fn new(stops: &[String], include: bool) -> Result<Option<Self>> {
-        if let Some(at) = stops.iter().position(String::is_empty) {
-            return Err(Error::invalid(
-                "stop",
-                format!("the stop string at position {at} is empty"),
-            ));
-        }
-        if stops.is_empty() {
-            return Ok(None);
-        }
-        let mut matcher = Self {
-            nodes: vec![Node::new(0)],
-            starts: FirstBytes::default(),
-            lengths: stops.iter().map(String::len).collect(),
-            include,
-            state: ROOT,
-            held: String::new(),
-        };
-        for (index, stop) in stops.iter().enumerate() {
-            matcher.starts.add(stop.as_bytes()[0]);
-            matcher.insert(stop.as_bytes(), index as u32);
-        }
-        matcher.link();
-        Ok(Some(matcher))
-    }
-
-    fn insert(&mut self, stop: &[u8], index: u32) {
-        let mut at = ROOT;
-        for &byte in stop {
-            at = if let Some(child) = self.nodes[at as usize].next(byte) {
-                child
-            } else {
-                let child = self.nodes.len() as u32;
-                let depth = self.nodes[at as usize].depth + 1;
-                self.nodes.push(Node::new(depth));
-                self.nodes[at as usize].edges.push((byte, child));
-                child
-            };
-        }
-        let hit = &mut self.nodes[at as usize].hit;
-        *hit = (*hit).min(index);
-    }
-
-    /// Breadth first: a node's failure link is known before its children are visited.
-    fn link(&mut self) {
-        let mut order: Vec<u32> = self.nodes[0].edges.iter().map(|edge| edge.1).collect();
-        let mut done = 0;
-        while done < order.len() {
-            let parent = order[done];
-            done += 1;
-            let fallback = self.nodes[parent as usize].fail;
-            if self.nodes[parent as usize].hit == NONE {
-                self.nodes[parent as usize].hit = self.nodes[fallback as usize].hit;
-            }
-            for (byte, child) in self.nodes[parent as usize].edges.clone() {
-                self.nodes[child as usize].fail = self.advance(fallback, byte);
-                order.push(child);
-            }
-        }
-    }
-
-    fn advance(&self, mut at: u32, byte: u8) -> u32 {
-        loop {
-            match self.nodes[at as usize].next(byte) {
-                Some(next) => return next,
-                None if at == ROOT => return ROOT,
-                None => at = self.nodes[at as usize].fail,
-            }
-        }
-    }
-
     /// Take new text; what may be shown goes to `out`. Returns the stop string that completed first, of several
     /// that complete at the same place the longest.
     pub(crate) fn feed(&mut self, text: &str, out: &mut String) -> Option<usize> {
+        let automaton = Arc::clone(&self.automaton);
         let bytes = text.as_bytes();
         let mut at = 0;
         while at < bytes.len() {
             if self.state == ROOT {
                 // Nothing is begun: on to the next byte that begins a stop string.
-                at +=
-                    (bytes[at..].iter().position(|&byte| self.starts.has(byte))).unwrap_or(bytes.len() - at);
+                at += (bytes[at..].iter().position(|&byte| automaton.starts.has(byte)))
+                    .unwrap_or(bytes.len() - at);
                 if at == bytes.len() {
                     break;
                 }
             }
-            self.state = self.advance(self.state, bytes[at]);
+            self.state = automaton.advance(self.state, bytes[at]);
             at += 1;
-            let hit = self.nodes[self.state as usize].hit;
+            let hit = automaton.nodes[self.state as usize].hit;
             if hit != NONE {
                 let end = self.held.len() + at;
                 let cut = if self.include {
                     end
                 } else {
-                    end - self.lengths[hit as usize]
+                    end - automaton.lengths[hit as usize]
                 };
                 self.show(text, cut, out);
                 self.held.clear();
                 return Some(hit as usize);
             }
         }
-        let shown = self.held.len() + text.len() - self.nodes[self.state as usize].depth;
+        let shown = self.held.len() + text.len() - automaton.nodes[self.state as usize].depth as usize;
         self.show(text, shown, out);
         None
     }
@@ -190,7 +253,7 @@ impl StopStrings {
 
     /// The bytes to look for while nothing is begun; `None` while something is.
     pub(crate) fn idle(&self) -> Option<FirstBytes> {
-        (self.state == ROOT).then_some(self.starts)
+        (self.state == ROOT).then_some(self.automaton.starts)
     }
 
     pub(crate) fn includes_stop(&self) -> bool {
@@ -203,7 +266,8 @@ mod tests {
     use super::*;
 
     fn watch(stops: &[String], include: bool) -> StopStrings {
-        StopStrings::new(stops, include)
+        StopLibrary::default()
+            .watch(stops, include)
             .expect("valid stop strings")
             .expect("at least one")
     }
@@ -314,7 +378,19 @@ mod tests {
     }
 
     #[test]
+    fn rows_with_the_same_strings_share_an_automaton() {
+        let mut library = StopLibrary::default();
+        let stops = ["a".to_owned()];
+        let first = library.watch(&stops, false).expect("valid").expect("one");
+        let second = library.watch(&stops, true).expect("valid").expect("one");
+        assert!(Arc::ptr_eq(&first.automaton, &second.automaton));
+        drop((first, second));
+        library.watch(&["b".to_owned()], false).expect("valid");
+        assert_eq!(library.known.len(), 1);
+    }
+
+    #[test]
     fn refuses_an_empty_stop_string() {
-        assert!(StopStrings::new(&[String::new()], false).is_err());
+        assert!(StopLibrary::default().watch(&[String::new()], false).is_err());
     }
 }
