@@ -7,9 +7,10 @@ from datetime import datetime
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from llm_tokenizer.chat_template import ChatTemplates
 from llm_tokenizer.detokenizer import Detokenizer
@@ -82,6 +83,36 @@ class Tokenizer:
             return self._native.encode(text, add_special_tokens, allow_special)
         except UnicodeEncodeError as error:
             raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
+
+    def encode_with_offsets(
+        self, text: str, *, add_special_tokens: bool = True
+    ) -> tuple[list[int], NDArray[np.int32]]:
+        """`encode`, and for each token the range of characters of `text` that it stands for.
+
+        Returns:
+            The ids, and their offsets, int32[n, 2]: first character and the one behind the last. A token that
+            holds part of a character covers all of it; tokens put around the text have (0, 0).
+
+        Raises:
+            InvalidArgument: As `encode`.
+        """
+        if not isinstance(text, str):
+            raise InvalidArgument("text", f"must be a string, is {type(text).__name__}")
+        try:
+            ids, flat = self._native.encode_with_offsets(text, add_special_tokens)
+        except UnicodeEncodeError as error:
+            raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
+        return ids, flat.reshape(-1, 2)
+
+    @property
+    def encode_path(self) -> Literal["fast", "library"]:
+        """Which code encodes: the fast byte-level one, or the `tokenizers` library; both give the same."""
+        return "fast" if self.library_reason is None else "library"
+
+    @property
+    def library_reason(self) -> str | None:
+        """Why texts are encoded by the library, or `None` where the fast path encodes them."""
+        return self._native.library_reason()
 
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True, allow_special: bool = True

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use tokenizer::{AddedTokenSpec, TextTokenizer, gguf};
@@ -86,6 +87,25 @@ impl NativeTokenizer {
                 self.inner.encode_batch_plain(texts, add_special_tokens)
             }
         })
+    }
+
+    /// The ids, and as one flat array where each starts and ends in characters.
+    fn encode_with_offsets<'py>(
+        &self,
+        py: Python<'py>,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> PyResult<(Vec<u32>, Bound<'py, PyArray1<i32>>)> {
+        let (ids, offsets) = detached(py, || self.inner.encode_with_offsets(text, add_special_tokens))?;
+        let flat: Vec<i32> = (offsets.iter())
+            .flat_map(|&(start, end)| [start as i32, end as i32])
+            .collect();
+        Ok((ids, flat.into_pyarray(py)))
+    }
+
+    /// Why texts are encoded by the library, or `None` where the fast path encodes them.
+    fn library_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        detached(py, || Ok(self.inner.library_reason().map(str::to_owned)))
     }
 
     fn decode(&self, py: Python<'_>, ids: Vec<u32>, skip_special_tokens: bool) -> PyResult<String> {

@@ -11,6 +11,7 @@ mod decode_state;
 mod decode_whole;
 mod decoder_chain;
 mod detokenizer;
+mod encode_path;
 mod error;
 pub mod formats;
 pub mod gguf;
@@ -21,5 +22,6 @@ mod text_tokenizer;
 mod token_table;
 
 pub use detokenizer::{Detokenizer, OpenOptions, StepText};
+pub use encode_path::IdsWithOffsets;
 pub use error::{Error, Result};
 pub use text_tokenizer::{AddedTokenSpec, TextTokenizer};

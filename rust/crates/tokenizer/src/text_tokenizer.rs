@@ -7,9 +7,13 @@ use std::sync::OnceLock;
 use serde_json::json;
 use tokenizers::{AddedToken, Model, PostProcessorWrapper, Tokenizer};
 
+use crate::encode_path::{EncodePath, IdsWithOffsets};
 use crate::error::{Error, Result};
 use crate::plain_text::plain_copy;
 use crate::token_table::TokenTable;
+
+/// No vocabulary comes near it.
+const MAX_TOKEN_ID: u32 = 1 << 26;
 
 /// A token that configuration files add to, or mark as special in, the vocabulary.
 // The flags are those of the file format, independent of each other.
@@ -35,8 +39,9 @@ pub struct AddedTokenSpec {
 /// A tokenizer that is ready to encode and decode. Shared between threads behind an `Arc`.
 pub struct TextTokenizer {
     inner: Tokenizer,
+    path: EncodePath,
     /// Made at first use by [`Self::encode_plain`].
-    plain: OnceLock<Tokenizer>,
+    plain: OnceLock<(Tokenizer, EncodePath)>,
     vocab_size: u32,
     table: OnceLock<TokenTable>,
 }
@@ -51,7 +56,17 @@ impl TextTokenizer {
             .with_truncation(None)
             .map_err(|reason| Error::File(reason.to_string()))?;
         inner.with_padding(None);
-        Ok(Self::new(inner))
+        // Tables are as long as the highest id.
+        match inner
+            .get_vocab(true)
+            .into_iter()
+            .find(|&(_, id)| id >= MAX_TOKEN_ID)
+        {
+            Some((token, id)) => Err(Error::File(format!(
+                "the token {token:?} has the id {id}, which is too high"
+            ))),
+            None => Ok(Self::new(inner)),
+        }
     }
 
     fn new(inner: Tokenizer) -> Self {
@@ -59,6 +74,7 @@ impl TextTokenizer {
         let vocab_size = vocab.values().max().map_or(0, |&id| id + 1);
         Self {
             inner,
+            path: EncodePath::default(),
             plain: OnceLock::new(),
             vocab_size,
             table: OnceLock::new(),
@@ -102,50 +118,49 @@ impl TextTokenizer {
     pub fn with_ends(mut self, bos: Option<&str>, eos: Option<&str>) -> Result<Self> {
         let processor = template_processing(&self.inner, bos, eos)?;
         self.inner.with_post_processor(Some(processor));
-        Ok(self)
+        Ok(Self::new(self.inner))
     }
 
-    /// The ids of `text`.
+    /// The ids of `text`. The first call of any of these methods prepares the fast path.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-        let encoding = fence(|| self.inner.encode_fast(text, add_special_tokens)).map_err(Error::Library)?;
-        Ok(encoding.get_ids().to_vec())
+        self.path.encode(&self.inner, text, add_special_tokens)
+    }
+
+    /// The ids of `text`, and for each the range of characters that it stands for.
+    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<IdsWithOffsets> {
+        self.path
+            .encode_with_offsets(&self.inner, text, add_special_tokens)
     }
 
     /// The ids of each text, worked out in parallel.
     pub fn encode_batch(&self, texts: Vec<String>, add_special_tokens: bool) -> Result<Vec<Vec<u32>>> {
-        let encodings =
-            fence(|| self.inner.encode_batch_fast(texts, add_special_tokens)).map_err(Error::Library)?;
-        Ok(encodings
-            .iter()
-            .map(|encoding| encoding.get_ids().to_vec())
-            .collect())
+        self.path.encode_batch(&self.inner, texts, add_special_tokens)
+    }
+
+    /// Why texts are encoded by the library, or `None` where the fast byte-level path encodes them.
+    pub fn library_reason(&self) -> Option<&str> {
+        self.path.reason(&self.inner)
     }
 
     /// As [`Self::encode`], but text that spells a special token is encoded as any other text.
     ///
     /// The first call makes a copy of the tokenizer.
     pub fn encode_plain(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-        let plain = self.plain()?;
-        let encoding = fence(|| plain.encode_fast(text, add_special_tokens)).map_err(Error::Library)?;
-        Ok(encoding.get_ids().to_vec())
+        let (plain, path) = self.plain()?;
+        path.encode(plain, text, add_special_tokens)
     }
 
     /// [`Self::encode_plain`] of each text, worked out in parallel.
     pub fn encode_batch_plain(&self, texts: Vec<String>, add_special_tokens: bool) -> Result<Vec<Vec<u32>>> {
-        let plain = self.plain()?;
-        let encodings =
-            fence(|| plain.encode_batch_fast(texts, add_special_tokens)).map_err(Error::Library)?;
-        Ok(encodings
-            .iter()
-            .map(|encoding| encoding.get_ids().to_vec())
-            .collect())
+        let (plain, path) = self.plain()?;
+        path.encode_batch(plain, texts, add_special_tokens)
     }
 
-    fn plain(&self) -> Result<&Tokenizer> {
+    fn plain(&self) -> Result<&(Tokenizer, EncodePath)> {
         if let Some(plain) = self.plain.get() {
             return Ok(plain);
         }
-        let copy = plain_copy(&self.inner)?;
+        let copy = (plain_copy(&self.inner)?, EncodePath::default());
         Ok(self.plain.get_or_init(|| copy))
     }
 
