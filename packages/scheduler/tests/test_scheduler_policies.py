@@ -202,6 +202,20 @@ def test_a_request_that_aging_put_first_is_not_preempted_for_an_urgent_one() -> 
     assert admission_order(bench).index("high4") > admission_order(bench).index("low")
 
 
+def test_a_request_that_is_preempted_again_and_again_ages_over_its_stays() -> None:
+    bench = Bench(num_blocks=200, max_num_seqs=1, policy="priority", aging=3, caching=False)
+    bench.add("low", 20, max_tokens=10, priority=9)
+    for turn in range(60):
+        bench.loop.step()
+        if bench.loop.results["low"].reason is not None:
+            break
+        if turn % 3 == 0:  # The queue runs empty in between, so "low" moves in and is preempted once more.
+            bench.add(f"high{turn}", 3, max_tokens=1, priority=0)
+    assert bench.loop.results["low"].reason == "length"
+    assert bench.scheduler.stats().preemptions == 3
+    bench.run_and_check()
+
+
 # Prefix
 
 

@@ -2,7 +2,8 @@
 
 Time is counted in departures from the queue, so that it needs no clock and a replay ages the same. The
 ``n``-th request that enters would be the ``n``-th to depart if nobody overtook, so the departures beyond that
-number are requests that overtook it. A request that returns after a preemption keeps what it suffered.
+number are requests that overtook it. A request that returns after a preemption keeps what it suffered,
+and the preemption counts as one more.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class RequestState:
         waits_for: What is not ready yet; it is not in the queue's order until this is empty.
         rank: Place among the running requests, unique; set when it moves in.
         age: Place among the waiting requests by how long they were passed over; see ``aging``.
-        num_overtaken: Later requests that overtook it in its earlier stays in the queue.
+        num_overtaken: Later requests that overtook it in earlier stays in the queue, and preemptions.
         promotion: 0, or its number among the requests that aging has put first.
         outputs: Tokens known so far beyond the prompt.
         seq: Its sequence in the cache, or -1 before the first try to admit it.

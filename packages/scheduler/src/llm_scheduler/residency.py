@@ -325,6 +325,7 @@ class Residency:
         slot = state.slot
         state.tokens_in_flight = int(self._table.in_flight[slot])
         state.was_preempted = True
+        state.num_overtaken += 1  # Whoever it made room for was in the queue before it returns.
         self._table.outputs.flush(state)
         self._cache.shrink(state.seq, 0)
         self._leave_running(state)
