@@ -16,7 +16,7 @@ def _run(seed, num_operations):
 
 def test_random_operations_agree_with_the_model(request):
     happened = Counter()
-    for seed in range(request.config.getoption("kvcache_sequences")):
+    for seed in range(request.config.getoption("kvcache_sequences", 1_000)):
         happened += _run(seed, 20)
     wanted = ["copies", "stores", "loads", "evictions", "hits", "host hits", "own", *POLICIES]
     assert all(happened[name] > 0 for name in wanted), happened
