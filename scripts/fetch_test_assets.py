@@ -15,10 +15,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
 import zipfile
 from collections.abc import Sequence
@@ -28,6 +30,8 @@ from pathlib import Path
 MANIFEST = Path(__file__).with_name("test_assets.toml")
 PIP = ("uv", "tool", "run", "--from", "pip>=25", "pip")
 CLIENT_TIMEOUT_S = 300.0
+ATTEMPTS = 3
+PAUSE_S = 5.0
 WHEEL_TARGET = ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64")
 SDIST_TARGET = ("--no-binary=:all:",)
 
@@ -138,6 +142,21 @@ def _download_from_pypi(archives: Sequence[Archive], target: Sequence[str], down
 
 
 def _run(command: Sequence[str], folder: Path, without: Sequence[str] = ()) -> None:
+    """Run a registry's client; a registry that does not answer is asked again, since most soon do."""
+    if shutil.which(command[0]) is None:
+        raise RegistryError(f"{command[0]} is not installed, so this cannot run: {' '.join(command)}")
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _run_once(command, folder, without)
+            return
+        except RegistryError as error:
+            if attempt == ATTEMPTS:
+                raise
+            print(f"{error}\ntrying again", file=sys.stderr)
+            time.sleep(PAUSE_S * attempt)
+
+
+def _run_once(command: Sequence[str], folder: Path, without: Sequence[str]) -> None:
     shown = " ".join(command)
     environment = {name: value for name, value in os.environ.items() if name not in without}
     try:
@@ -150,8 +169,6 @@ def _run(command: Sequence[str], folder: Path, without: Sequence[str] = ()) -> N
             timeout=CLIENT_TIMEOUT_S,
             check=False,
         )
-    except FileNotFoundError as error:
-        raise RegistryError(f"{command[0]} is not installed, so this cannot run: {shown}") from error
     except subprocess.TimeoutExpired as error:
         raise RegistryError(f"no answer within {CLIENT_TIMEOUT_S:.0f} s: {shown}") from error
     if done.returncode:
