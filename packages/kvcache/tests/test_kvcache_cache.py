@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from llm_kvcache import (
+    COPY,
     CrossAttention,
     FullAttention,
     InvalidArgument,
@@ -146,8 +147,8 @@ def test_growing_into_a_shared_block_copies_it():
     assert growth.replaced.tolist() == [[0, 0, 1, 2]]
     assert cache.block_table(child).tolist() == [0, 2]
     assert cache.block_table(parent).tolist() == [0, 1]  # its own by now
-    assert cache.take_copies().tolist() == [[1, 2]]
-    assert cache.take_copies().shape == (0, 2)
+    assert cache.take_transfers().moves.tolist() == [[COPY, 1, 2]]
+    assert cache.take_transfers().moves.shape == (0, 3)
 
 
 def test_a_fork_does_not_take_room_for_tokens_in_flight():
@@ -170,13 +171,13 @@ def test_a_published_block_is_not_overwritten_after_truncate():
     assert cache.num_tokens(seq) == 6
     assert cache.grow(seq, 2)
     assert cache.block_table(seq)[1] != cache.block_table(reader)[1]
-    assert cache.take_copies().tolist() == [[1, 2]]
+    assert cache.take_transfers().moves.tolist() == [[COPY, 1, 2]]
     # A sole owner keeps its block, which can no longer be found by its old contents.
     cache.release(reader)
     cache.truncate(seq, 3)
     assert cache.grow(seq, 1)
     assert cache.block_table(seq).tolist() == [0]
-    assert cache.take_copies().tolist() == []
+    assert cache.take_transfers().moves.tolist() == []
     assert cache.match(cache.open(range(9))) == 0
 
 

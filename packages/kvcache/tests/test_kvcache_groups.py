@@ -104,7 +104,7 @@ def test_a_fork_with_a_step_in_flight_does_not_share_the_state():
     settled = cache.fork(seq)
     assert cache.num_reserved(settled) == 6
     assert cache.grow(seq, 1)  # a step may write the state from now on
-    assert len(cache.take_copies()) == 1
+    assert len(cache.take_transfers().moves) == 1
     late = cache.fork(seq)
     assert cache.num_reserved(late) == 0
     assert cache.match(late) == 4

@@ -13,8 +13,10 @@ from llm_scheduler import (
     InvalidConfig,
     InvalidRequest,
     NeverFits,
+    Ragged,
     Request,
     SchedulerConfig,
+    StepResult,
     TokenBudgetScheduler,
 )
 from scheduler_bench import Bench
@@ -39,6 +41,11 @@ from scheduler_bench import Bench
         ({"min_tokens": 5}, "min_tokens"),
         ({"priority": "high"}, "priority"),
         ({"arrival_s": float("nan")}, "arrival_s"),
+        ({"salt": "text"}, "salt"),
+        ({"lora": 5}, "lora"),
+        ({"media": ((1, "no bytes"),)}, "media"),
+        ({"media": ((2, b"beyond"),)}, "media"),
+        ({"match_prefix": "no"}, "match_prefix"),
         ({"stop_token_ids": 7}, "stop_token_ids"),
         ({"stop_token_ids": frozenset({"a"})}, "stop_token_ids"),
     ],
@@ -50,6 +57,20 @@ def test_malformed_requests_are_refused(fields: dict[str, Any], field: str) -> N
         bench.scheduler.add(Request(**{**good, **fields}))
     assert caught.value.field == field
     assert not bench.scheduler.has_work()
+
+
+def test_placeholders_of_different_images_share_nothing() -> None:
+    bench = Bench()
+    prompt = [7] * 9
+    for name, digest, cached in (("a", b"cat", 0), ("b", b"dog", 0), ("c", b"cat", 8)):
+        media = ((0, digest),)
+        request = Request(request_id=name, token_ids=np.array(prompt, np.int32), max_tokens=2, media=media)
+        bench.scheduler.add(request)
+        plan = bench.scheduler.schedule()
+        assert plan is not None
+        assert plan.num_computed.tolist() == [cached]
+        bench.scheduler.update(plan, StepResult(plan.step_id, Ragged.from_rows([[1]])))
+        bench.scheduler.abort([name])
 
 
 def test_a_live_id_is_refused_and_an_ended_one_may_come_again() -> None:

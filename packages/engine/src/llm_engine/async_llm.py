@@ -129,7 +129,14 @@ class AsyncLLM:
         return self._client.pid
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None, priority: int = 0
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: bytes | None = None,
     ) -> AsyncGenerator[RequestDelta, None]:
         """Generate; closing the iterator (or cancelling its task) aborts the request.
 
@@ -138,6 +145,8 @@ class AsyncLLM:
             params: How to generate.
             request_id: For the caller's own use, need not be unique; made up when None.
             priority: Lower runs first, under the `priority` policy.
+            tenant: Whose request it is, for the `fair` policy.
+            cache_salt: Only requests with the same salt share cached prefixes.
 
         Yields:
             Deltas of all choices, the last of each with a finish reason.
@@ -152,7 +161,13 @@ class AsyncLLM:
         tokens = await self._to_tokens(prompt)
         mailbox = Mailbox(params.n if isinstance(params, SamplingParams) else 1)
         live = self._builder.build(
-            tokens, params, request_id or f"req-{uuid.uuid4().hex}", priority, mailbox.put
+            tokens,
+            params,
+            request_id or f"req-{uuid.uuid4().hex}",
+            priority,
+            mailbox.put,
+            tenant=tenant,
+            cache_salt=cache_salt,
         )
         self._check_accepting()
         try:

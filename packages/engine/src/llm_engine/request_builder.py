@@ -33,7 +33,15 @@ class RequestBuilder:
         self._ids = itertools.count()
 
     def build(
-        self, prompt: TokensPrompt, params: SamplingParams, request_id: str, priority: int, sink: DeltaSink
+        self,
+        prompt: TokensPrompt,
+        params: SamplingParams,
+        request_id: str,
+        priority: int,
+        sink: DeltaSink,
+        *,
+        tenant: str = "",
+        cache_salt: bytes | None = None,
     ) -> LiveRequest:
         """Check a request and make its choices; nothing is queued yet.
 
@@ -43,6 +51,10 @@ class RequestBuilder:
         max_tokens = validate_request(prompt.token_ids, params, self._limits)
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
             raise InvalidRequest("priority", f"must be a 32-bit integer, got {str(priority)[:40]}")
+        if not isinstance(tenant, str):
+            raise InvalidRequest("tenant", f"must be a string, got {type(tenant).__name__}")
+        if cache_salt is not None and not isinstance(cache_salt, bytes):
+            raise InvalidRequest("cache_salt", f"must be bytes or None, got {type(cache_salt).__name__}")
         if params.detokenize and self._tokenizer is None:
             raise InvalidRequest("detokenize", "must be false: the model has no tokenizer")
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
@@ -60,6 +72,8 @@ class RequestBuilder:
                     priority=priority,
                     match_prefix=index > 0 or params.prompt_logprobs is None,
                     params=_row_params(params, index, seed, stop_reasons),
+                    tenant=tenant,
+                    salt=cache_salt,
                 ),
                 stop_reasons=stop_reasons,
             )

@@ -137,6 +137,13 @@ class KVCache:
         limit = None if max_tokens is None else integer("max_tokens", max_tokens)
         return self._native.match(integer("seq", seq), limit)
 
+    def lookup(self, seq: int) -> int:
+        """Number of tokens that `match` would attach or load now, were there room; it changes nothing.
+
+        Partial blocks are not looked for. The sequence may have tokens reserved.
+        """
+        return self._native.lookup(integer("seq", seq))
+
     def grow(self, seq: int, n: int) -> bool:
         """Makes room for `n` more tokens beyond those reserved.
 
@@ -180,7 +187,8 @@ class KVCache:
         """States that the first `num_computed` tokens are written in the cache.
 
         Their full blocks can be found from now on, and blocks that no later token sees are given back. Call
-        it only after the step that wrote the tokens has run. A number below an earlier one changes nothing.
+        it only after the step that wrote the tokens has run. A number below an earlier one does not
+        lower it.
         Where the same contents are cached under another block, that block stays the one to be found.
 
         Args:
@@ -227,7 +235,7 @@ class KVCache:
         The copy has `min(reserved, known)` tokens reserved: room for tokens in flight stays with the
         original. A partial last block is shared until one of the two grows into it. That one gets a block of
         its own: its block table entry changes (`Growth.replaced`, `block_table`) and a copy of the contents
-        is due (`take_copies`).
+        is due (`take_transfers`).
 
         Returns:
             The id of the copy.
@@ -259,10 +267,6 @@ class KVCache:
         """Hands over the copies due before the next step writes anything; carry them out in order."""
         batch, moves = self._native.take_transfers()
         return Transfers(None if batch < 0 else batch, moves.reshape(-1, 3))
-
-    def take_copies(self) -> NDArray[np.int32]:
-        """Hands over the copies due as int32 `[m, 2]` of (source, destination), without a host tier."""
-        return self.take_transfers().moves[:, 1:]
 
     def finish_transfers(self, batch: int, succeeded: bool = True) -> list[int]:
         """Tells how a batch of `take_transfers` ended; what it stored can be found only then.
@@ -327,6 +331,10 @@ class KVCache:
         is refused growth beyond. Cached blocks above a lowered quota go at once.
         """
         self._native.set_quota(text("tenant", tenant), None if blocks is None else integer("blocks", blocks))
+
+    def available(self, tenant: str = "") -> int:
+        """Number of blocks that a tenant's sequences may be given now: without an owner, within its quota."""
+        return self._native.available(text("tenant", tenant))
 
     def usage(self, tenant: str) -> int:
         """Number of blocks charged to a tenant, in use and cached; "" is sequences without one."""

@@ -74,7 +74,8 @@ class PinQuotaExceeded(KVCacheError):
 class PolicyError(KVCacheError):
     """An eviction policy failed, or named a block that is not cached.
 
-    Sequences and pins are as before; cached contents that it was to order may be lost.
+    Sequences and pins are as before; cached contents that it was to order may be lost. A `release` that
+    raises it has closed the sequence, and `commit_many` stops at the row that met it.
     """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
-from llm_kvcache import KVCache
+from llm_kvcache import InvalidArgument, KVCache, block_hashes
 
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.errors import Busy, InvalidRequest, NeverFits
@@ -39,6 +39,9 @@ def checked_request(request: Request, max_model_len: int) -> Request:
         raise InvalidRequest("deadline_s", f"expected a finite number or None, got {request.deadline_s!r}")
     if not isinstance(request.tenant, str):
         raise InvalidRequest("tenant", f"expected a string, got {request.tenant!r}")
+    if not isinstance(request.match_prefix, bool):
+        raise InvalidRequest("match_prefix", f"expected true or false, got {request.match_prefix!r}")
+    _check_extra_keys(request, token_ids)
     waits_for = _checked_names(request.waits_for)
     _check_encoder_items(request.encoder_items, len(token_ids))
     try:
@@ -48,6 +51,17 @@ def checked_request(request: Request, max_model_len: int) -> Request:
     if any(isinstance(token, bool) or not isinstance(token, int) for token in stops):
         raise InvalidRequest("stop_token_ids", "expected integers")
     return replace(request, token_ids=token_ids, stop_token_ids=stops, waits_for=waits_for)
+
+
+def _check_extra_keys(request: Request, token_ids: Int32) -> None:
+    """Let the cache judge what only it will use, before the request is queued."""
+    if request.salt is None and request.lora is None and not request.media:
+        return
+    try:
+        # No block is that large, so nothing is hashed.
+        block_hashes(token_ids, 2**30, salt=request.salt, lora=request.lora, media=request.media)
+    except InvalidArgument as error:
+        raise InvalidRequest(error.field, error.reason) from error
 
 
 def _checked_prompt(token_ids: object, max_model_len: int) -> Int32:

@@ -45,6 +45,8 @@ class Request:
         tenant: Whose request it is; for the ``fair`` policy and the cap by tenant.
         salt: Extra key of the prefix cache: only requests with the same salt share blocks.
         lora: Adapter version; extra key of the prefix cache.
+        media: (position of the first placeholder token, digest of the contents) of each image or sound; extra
+            key of the prefix cache: placeholders alone do not tell one image from another.
         match_prefix: False where every prompt position must be computed (prompt logprobs).
         waits_for: Names of what must be ready before it may run, such as a compiled grammar; each is reported
             by ``TokenBudgetScheduler.ready``. It does not hold up the queue meanwhile.
@@ -63,6 +65,7 @@ class Request:
     tenant: str = ""
     salt: bytes | None = None
     lora: str | None = None
+    media: tuple[tuple[int, bytes], ...] = ()
     match_prefix: bool = True
     waits_for: frozenset[str] = frozenset()
     encoder_items: tuple[EncoderItem, ...] = ()

@@ -222,7 +222,9 @@ class Residency:
     def _match(self, state: RequestState) -> int:
         request = state.request
         if state.seq < 0:
-            state.seq = self._cache.open(request.token_ids, salt=request.salt, lora=request.lora)
+            state.seq = self._cache.open(
+                request.token_ids, salt=request.salt, lora=request.lora, media=request.media
+            )
         return self._cache.match(state.seq) if request.match_prefix else 0
 
     def _would_thrash(self, state: RequestState) -> bool:

@@ -294,6 +294,14 @@ impl Cache {
         self.with(py, |cache| cache.set_quota(tenant, blocks))
     }
 
+    fn available(&self, py: Python<'_>, tenant: &str) -> PyResult<usize> {
+        self.with(py, |cache| Ok(cache.available(tenant)))
+    }
+
+    fn lookup(&self, py: Python<'_>, seq: i64) -> PyResult<usize> {
+        self.with(py, |cache| cache.lookup(seq))
+    }
+
     fn usage(&self, py: Python<'_>, tenant: &str) -> PyResult<usize> {
         self.with(py, |cache| Ok(cache.usage(tenant)))
     }

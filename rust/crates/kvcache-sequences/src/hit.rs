@@ -68,6 +68,17 @@ impl KvCache {
         (device, self.find_all(sequence, device))
     }
 
+    /// Tokens that [`match_prefix`](Self::match_prefix) would find on device and host now, were there room; changes and
+    /// counts nothing. Partial blocks are not looked for.
+    pub fn lookup(&self, id: i64) -> Result<usize, CacheError> {
+        let sequence = self.sequence(id)?;
+        if !self.layout.is_hashed() {
+            return Ok(0);
+        }
+        let limit = sequence.tokens.len().saturating_sub(1);
+        Ok(self.longest_hit(sequence, limit, |name| self.find(name).is_some()))
+    }
+
     pub(crate) fn longest_device_hit(&self, sequence: &Sequence, limit: usize) -> usize {
         if !self.layout.is_hashed() {
             return 0;

@@ -49,6 +49,12 @@ impl KvCache {
         Ok(())
     }
 
+    /// Blocks that a tenant's sequences may be given now: those that nobody owns, within the tenant's quota.
+    pub fn available(&self, tenant: &str) -> usize {
+        let account = self.tenants.accounts.get(tenant).copied().unwrap_or(0);
+        self.pool.num_available_to(account)
+    }
+
     /// Blocks charged to a tenant, in use and cached.
     pub fn usage(&self, tenant: &str) -> usize {
         let account = if tenant.is_empty() {

@@ -154,6 +154,7 @@ def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache
     cache_options = {
         "enable_prefix_caching": options.enable_prefix_caching,
         "host_blocks": cache.stats().host_blocks,
+        "policy": options.eviction_policy,
     }
     return RecordingScheduler(
         options.record_plans, options.scheduler, config, cache, cache_options=cache_options
