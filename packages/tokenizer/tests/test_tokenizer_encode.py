@@ -84,8 +84,8 @@ def test_smollm2_special_tokens(smollm2):
         (lambda t: t.decode([[1]]), "ids"),
         (lambda t: t.decode([2**40]), "ids"),
         (lambda t: t.decode([True]), "ids"),
-        (lambda t: t.token_bytes(t.vocab_size), "id"),
-        (lambda t: t.token_text(-1), "id"),
+        (lambda t: t.token_bytes(t.vocab_size), "token_id"),
+        (lambda t: t.token_text(-1), "token_id"),
     ],
 )
 def test_bad_arguments_name_the_field(sample, call, field):

@@ -31,7 +31,9 @@ def test_readme_runs_without_torch():
 def test_the_stub_names_what_the_native_classes_have():
     stub = (ROOT / "src/llm_tokenizer/_native.pyi").read_text()
     for name in ("NativeTokenizer", "NativeDetokenizer"):
-        declared = set(re.findall(r"^    def (\w+)", stub.split(f"class {name}")[1].split("@final")[0], re.MULTILINE))
+        declared = set(
+            re.findall(r"^    def (\w+)", stub.split(f"class {name}")[1].split("@final")[0], re.MULTILINE)
+        )
         present = {key for key, _ in inspect.getmembers(getattr(_native, name)) if not key.startswith("_")}
         assert declared == present
 

@@ -40,7 +40,7 @@ def checked_messages(messages: Sequence[Any]) -> list[Message]:
 
 def _checked_message(index: int, message: object) -> Message:
     name = f"messages[{index}]"
-    plain = plain_value(message)
+    plain = plain_argument(name, message)
     if not isinstance(plain, dict):
         raise InvalidArgument(name, f"must be an object, is {type(message).__name__}")
     plain = {key: value for key, value in plain.items() if value is not None}
@@ -65,10 +65,22 @@ def checked_objects(field: str, values: Sequence[Any] | None) -> list[Any] | Non
     """
     if values is None:
         return None
-    plain = [plain_value(value) for value in values] if isinstance(values, list | tuple) else None
+    plain = [plain_argument(field, value) for value in values] if isinstance(values, list | tuple) else None
     if plain is None or not all(isinstance(value, dict) for value in plain):
         raise InvalidArgument(field, "must be a list of objects")
     return plain
+
+
+def plain_argument(field: str, value: object) -> Any:  # noqa: ANN401  # any JSON value comes out
+    """`plain_value` of a caller's argument.
+
+    Raises:
+        InvalidArgument: It holds itself, or is nested too deeply to be copied.
+    """
+    try:
+        return plain_value(value)
+    except RecursionError as error:
+        raise InvalidArgument(field, "is nested too deeply, or holds itself") from error
 
 
 def plain_value(value: Any) -> Any:  # noqa: ANN401  # any value goes in, any JSON value comes out

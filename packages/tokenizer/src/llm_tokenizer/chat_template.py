@@ -8,12 +8,13 @@ from typing import Any
 
 import jinja2
 
+from llm_tokenizer.arguments import check_flag, check_text
 from llm_tokenizer.chat_messages import (
     CONTINUE_MARK,
     checked_messages,
     checked_objects,
     mark_final_text,
-    plain_value,
+    plain_argument,
 )
 from llm_tokenizer.errors import InvalidArgument, TemplateError
 from llm_tokenizer.template_limits import Limits
@@ -56,6 +57,11 @@ class ChatTemplates:
         now: datetime | None = None,
     ) -> str:
         """See `Tokenizer.render_chat`."""
+        check_flag("add_generation_prompt", add_generation_prompt)
+        if not isinstance(continue_final_message, str):
+            check_flag("continue_final_message", continue_final_message)
+        if template is not None:
+            check_text("template", template)
         if continue_final_message and add_generation_prompt:
             raise InvalidArgument(
                 "continue_final_message", "excludes add_generation_prompt; set that one to False"
@@ -66,7 +72,7 @@ class ChatTemplates:
         source = self._choose(template, with_tools=tools is not None)
         context = {
             **self._special_tokens,
-            **plain_value(variables),
+            **{name: plain_argument(name, value) for name, value in variables.items()},
             "messages": chat,
             "tools": checked_objects("tools", tools),
             "documents": checked_objects("documents", documents),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llm_tokenizer._native import NativeDetokenizer
+from llm_tokenizer.arguments import check_flag, not_unicode
 from llm_tokenizer.errors import InvalidArgument
 from llm_tokenizer.token_ids import int32_array, token_id_list
 
@@ -69,19 +70,19 @@ class Detokenizer:
             The row's slot, valid until `finish` or `close`.
 
         Raises:
-            InvalidArgument: `prompt_ids` or `stop` is wrong; no row was opened.
+            InvalidArgument: An argument is wrong; no row was opened.
         """
-        if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
-            raise InvalidArgument("stop", "must be a sequence of strings")
+        check_flag("skip_special_tokens", skip_special_tokens)
+        check_flag("include_stop_str_in_output", include_stop_str_in_output)
+        prompt = token_id_list("prompt_ids", prompt_ids)
+        if not isinstance(stop, Sequence) or isinstance(stop, str):
+            raise InvalidArgument("stop", f"must be a sequence of strings, is {type(stop).__name__}")
         try:
-            return self._native.open(
-                token_id_list("prompt_ids", prompt_ids),
-                skip_special_tokens,
-                list(stop),
-                include_stop_str_in_output,
-            )
+            return self._native.open(prompt, skip_special_tokens, list(stop), include_stop_str_in_output)
         except UnicodeEncodeError as error:
-            raise InvalidArgument("stop", f"holds text that is not valid Unicode ({error.reason})") from error
+            raise not_unicode("stop", error) from error
+        except TypeError as error:  # the other arguments are right
+            raise InvalidArgument("stop", f"must be a sequence of strings ({error})") from error
 
     def step(self, slots: ArrayLike, ids: ArrayLike, offsets: ArrayLike | None = None) -> StepText:
         """Feed rows their new tokens, in order. A row that met its stop string ignores its tokens.

@@ -23,15 +23,20 @@ def int32_array(field: str, values: ArrayLike) -> NDArray[np.int32]:
     Raises:
         InvalidArgument: Not one-dimensional, not integers, or out of the range of int32.
     """
-    if type(values) is np.ndarray and values.ndim == 1 and values.dtype == _INT32_TYPE:
+    if (
+        type(values) is np.ndarray
+        and values.dtype == _INT32_TYPE
+        and values.ndim == 1
+        and values.flags.aligned
+    ):
         return values  # the usual case, once a step
     try:
         array = np.asarray(values)
-    except (ValueError, OverflowError, TypeError) as error:
+    except (ValueError, OverflowError, TypeError, RuntimeError) as error:
         raise InvalidArgument(field, f"must be a one-dimensional sequence of integers ({error})") from error
     if array.ndim != 1:
         raise InvalidArgument(field, f"must be one-dimensional, has {array.ndim} dimensions")
-    if array.dtype == np.int32:
+    if array.dtype == _INT32_TYPE and array.flags.aligned:
         return array
     if array.size == 0:
         return np.empty(0, dtype=np.int32)

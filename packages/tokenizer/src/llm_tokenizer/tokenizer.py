@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import cached_property
 from os import PathLike
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llm_tokenizer.arguments import check_flag, check_text, not_unicode, whole_number
 from llm_tokenizer.chat_template import ChatTemplates
 from llm_tokenizer.detokenizer import Detokenizer
 from llm_tokenizer.errors import InvalidArgument, TokenizerFileError
@@ -57,10 +59,16 @@ class Tokenizer:
 
         Raises:
             TokenizerFileError: Nothing usable is there; the message says what and where.
-            InvalidArgument: `pattern` or `special_tokens` for a file that has its own.
+            InvalidArgument: An argument is of the wrong type, or `pattern` or `special_tokens` are for a file
+                that has its own.
         """
+        facts = TiktokenFacts(pattern=pattern, special_tokens=special_tokens)
         try:
-            return cls(load(Path(path), TiktokenFacts(pattern=pattern, special_tokens=special_tokens)))
+            where = Path(path)
+        except TypeError as error:
+            raise InvalidArgument("path", f"must be a path, is {type(path).__name__}") from error
+        try:
+            return cls(load(where, facts))
         except OSError as error:
             raise TokenizerFileError(f"cannot read {path}: {error}") from error
 
@@ -75,14 +83,15 @@ class Tokenizer:
                 are not special (`special_token_ids`) are matched either way.
 
         Raises:
-            InvalidArgument: Not a string, or one with lone surrogates.
+            InvalidArgument: Not a string, one with lone surrogates, or a flag that is no bool.
         """
-        if not isinstance(text, str):
-            raise InvalidArgument("text", f"must be a string, is {type(text).__name__}")
+        check_text("text", text)
+        check_flag("add_special_tokens", add_special_tokens)
+        check_flag("allow_special", allow_special)
         try:
             return self._native.encode(text, add_special_tokens, allow_special)
         except UnicodeEncodeError as error:
-            raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
+            raise not_unicode("text", error) from error
 
     def encode_with_offsets(
         self, text: str, *, add_special_tokens: bool = True
@@ -96,12 +105,12 @@ class Tokenizer:
         Raises:
             InvalidArgument: As `encode`.
         """
-        if not isinstance(text, str):
-            raise InvalidArgument("text", f"must be a string, is {type(text).__name__}")
+        check_text("text", text)
+        check_flag("add_special_tokens", add_special_tokens)
         try:
             ids, flat = self._native.encode_with_offsets(text, add_special_tokens)
         except UnicodeEncodeError as error:
-            raise InvalidArgument("text", f"is not valid Unicode ({error.reason})") from error
+            raise not_unicode("text", error) from error
         return ids, flat.reshape(-1, 2)
 
     @property
@@ -122,19 +131,24 @@ class Tokenizer:
         Raises:
             InvalidArgument: As `encode`; `texts` is named.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise InvalidArgument("texts", "must be a sequence of strings")
+        check_flag("add_special_tokens", add_special_tokens)
+        check_flag("allow_special", allow_special)
         try:
-            return self._native.encode_batch(list(texts), add_special_tokens, allow_special)
+            if not isinstance(texts, str | Mapping | AbstractSet):
+                return self._native.encode_batch(list(texts), add_special_tokens, allow_special)
         except UnicodeEncodeError as error:
-            raise InvalidArgument("texts", f"one is not valid Unicode ({error.reason})") from error
+            raise not_unicode("texts", error) from error
+        except TypeError as error:  # the flags are right, so it is about the texts
+            raise InvalidArgument("texts", f"must be a sequence of strings ({error})") from error
+        raise InvalidArgument("texts", f"must be a sequence of strings, is {type(texts).__name__}")
 
     def decode(self, ids: ArrayLike | Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids` as a whole. Bytes that are not UTF-8 become U+FFFD; spaces are not cleaned up.
 
         Raises:
-            InvalidArgument: An id is outside the vocabulary.
+            InvalidArgument: An id is outside the vocabulary, or an argument is of the wrong type.
         """
+        check_flag("skip_special_tokens", skip_special_tokens)
         return self._native.decode(token_id_list("ids", ids), skip_special_tokens)
 
     @cached_property
@@ -169,24 +183,39 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> Mapping[str, str]:
-        """Texts by name (`bos_token`, `eos_token`, ...), only the names that are set."""
+        """Texts by name (`bos_token`, ..., and a model's own as `image_token`), only names that are set."""
         return dict(self._special_tokens)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token's exact spelling in the vocabulary, or `None`."""
-        return self._native.token_to_id(token)
+        """The id of a token's exact spelling in the vocabulary, or `None`.
+
+        Raises:
+            InvalidArgument: Not a string, or one with lone surrogates.
+        """
+        check_text("token", token)
+        try:
+            return self._native.token_to_id(token)
+        except UnicodeEncodeError as error:
+            raise not_unicode("token", error) from error
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The spelling of a token in the vocabulary, or `None`; byte-level spellings show a space as `Ġ`."""
-        return self._native.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        """The spelling of a token in the vocabulary, or `None`; byte-level spellings show a space as `Ġ`.
+
+        Raises:
+            InvalidArgument: Not an integer.
+        """
+        checked = whole_number("token_id", token_id)
+        return self._native.id_to_token(checked) if 0 <= checked < self.vocab_size else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token adds inside a text; those of a part of a character for many tokens.
 
         Raises:
-            InvalidArgument: The id is outside the vocabulary.
+            InvalidArgument: The id is outside the vocabulary, or no integer.
         """
-        (checked,) = token_id_list("id", [token_id])
+        checked = whole_number("token_id", token_id)
+        if not 0 <= checked < self.vocab_size:
+            raise InvalidArgument("token_id", f"{checked} is outside the {self.vocab_size} token ids")
         return self._native.token_bytes(checked)
 
     def token_text(self, token_id: int) -> str:
@@ -234,7 +263,7 @@ class Tokenizer:
             variables: Further variables of the template.
 
         Raises:
-            InvalidArgument: Messages, tools or documents have the wrong form, or flags exclude each other.
+            InvalidArgument: An argument has the wrong form, or flags exclude each other.
             TemplateError: No template, a malformed one, one that refused the messages or is over its limits.
         """
         return self._templates.render(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_tokenizer._native import NativeTokenizer, load_sentence_piece, load_tekken, load_tiktoken
+from llm_tokenizer.arguments import check_text, not_unicode
 from llm_tokenizer.errors import InvalidArgument, TokenizerFileError
 
 Loaded = tuple[NativeTokenizer, dict[str, Any]]
@@ -33,8 +34,8 @@ class TiktokenFacts:
 
     def __post_init__(self) -> None:
         """Refuse values of the wrong type."""
-        if self.pattern is not None and not isinstance(self.pattern, str):
-            raise InvalidArgument("pattern", f"must be a string, is {type(self.pattern).__name__}")
+        if self.pattern is not None:
+            _check_unicode("pattern", self.pattern)
         if self.special_tokens is None:
             return
         if not isinstance(self.special_tokens, Mapping) or not all(
@@ -42,6 +43,8 @@ class TiktokenFacts:
             for text, token_id in self.special_tokens.items()
         ):
             raise InvalidArgument("special_tokens", "must map texts to token ids")
+        for text in self.special_tokens:
+            _check_unicode("special_tokens", text)
 
     @property
     def given(self) -> str | None:
@@ -49,6 +52,14 @@ class TiktokenFacts:
         if self.pattern is not None:
             return "pattern"
         return None if self.special_tokens is None else "special_tokens"
+
+
+def _check_unicode(field: str, text: object) -> None:
+    check_text(field, text)
+    try:
+        str(text).encode()
+    except UnicodeEncodeError as error:
+        raise not_unicode(field, error) from error
 
 
 def find_bare_file(folder: Path) -> Path | None:
