@@ -71,6 +71,45 @@ def test_tokens_that_only_the_configuration_lists(tmp_path):
     )
 
 
+IMAGE = {**AS_OBJECTS["eos_token"], "content": "<image>"}
+SHOW_NAMES = "".join(
+    f"{{{{ {name} }}}}|" for name in ("eos_token", "image_token", "audio_token", "boi", "x_token")
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"extra_special_tokens": {"image_token": "<image>", "boi": "<boi>"}},
+        {"extra_special_tokens": {"image_token": IMAGE, "eos_token": "<|im_end|>"}},
+        {"additional_special_tokens": {"image_token": "<image>"}},
+        {"additional_special_tokens": {"boi": "<boi>"}, "extra_special_tokens": {"audio_token": "<audio>"}},
+        {"additional_special_tokens": {"boi": "<boi>"}, "extra_special_tokens": {}},
+        {"additional_special_tokens": {"boi": "<boi>"}, "extra_special_tokens": ["<image>"]},
+        {"additional_special_tokens": {"image_token": "<boi>"}, "image_token": "<image>"},
+        {
+            "additional_special_tokens": {"image_token": "<boi>", "boi": "<boi>"},
+            "extra_special_tokens": {"boi": "<other>"},
+            "image_token": "<image>",
+        },
+        {"extra_special_tokens": ["<image>", "<boi>"]},
+        {"image_token": "<image>", "audio_token": IMAGE, "x_token": False, "boi": "<boi>"},
+        {"image_token": "<other>", "extra_special_tokens": {"image_token": "<image>"}},
+    ],
+    ids=str,
+)
+def test_a_models_own_names_of_tokens(tmp_path, config):
+    make_folder(tmp_path, {**PLAIN, **config}, template=SHOW_NAMES)
+    ours, theirs = Tokenizer.from_file(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "Hi"}]
+    assert ours.render_chat(messages) == theirs.apply_chat_template(messages, tokenize=False)
+    assert ours.special_tokens == theirs.special_tokens_map
+    # The ids of tokens that the vocabulary lacks are dealt out by either in its own order.
+    text = "a<image>b<boi> </s><audio>c<other>"
+    pieces = [ours.id_to_token(token_id) for token_id in ours.encode(text)]
+    assert pieces == theirs.convert_ids_to_tokens(theirs.encode(text))
+
+
 def test_truncation_and_padding_of_the_file_are_not_applied(tmp_path):
     reference = byte_level_bpe()
     reference.enable_truncation(3)
@@ -120,6 +159,7 @@ def test_no_path(tmp_path):
         ("tokenizer_config.json", b"{", "not valid JSON"),
         ("tokenizer_config.json", b"[1]", "JSON object"),
         ("tokenizer_config.json", b'{"bos_token": 5}', "bos_token"),
+        ("tokenizer_config.json", b'{"extra_special_tokens": {"image_token": 5}}', "image_token"),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"x": {}}}', "added_tokens_decoder"),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"5": {}}}', "added token 5"),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"9": {"content": "<new>"}}}', "<new>"),

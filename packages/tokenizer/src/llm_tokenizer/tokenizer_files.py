@@ -28,7 +28,8 @@ class LoadedTokenizer:
 
     Attributes:
         native: Encodes and decodes.
-        special_tokens: Text by name (`bos_token`, ...), only the names that are set; what templates get.
+        special_tokens: Text by name (`bos_token`, and a model's own as `image_token`), only the names that
+            are set; what templates get.
         eos_ids: Every id that the files call an end of text or of turn.
         chat_templates: Jinja sources by name; the unnamed one is `default`.
     """
@@ -157,8 +158,33 @@ def _token_text(value: object, name: str, folder: Path) -> str | None:
 
 
 def _special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    texts = {name: _token_text(config.get(name), name, folder) for name in _NAMED_TOKENS}
+    """Texts by name: the usual names, and a model's own ones, as `image_token`.
+
+    Own names are `*_token` keys whose value is a token, and the keys of objects of extra tokens. What goes
+    before what is as in transformers.
+    """
+    named = {name: config.get(name) for name in _NAMED_TOKENS}
+    own = {key: value for key, value in config.items() if key.endswith("_token") and _is_token(value)}
+    older, extra = _extra_tokens(config)
+    values = {**named, **_by_name(older), **own, **_by_name(extra)}
+    texts = {name: _token_text(value, name, folder) for name, value in values.items()}
     return {name: text for name, text in texts.items() if text is not None}
+
+
+def _extra_tokens(config: Mapping[str, Any]) -> tuple[object, object]:
+    """The additional and the extra special tokens; a list of extra ones stands for both."""
+    older, extra = (config.get(name) for name in _EXTRA_TOKENS)
+    if not extra:
+        return None, older
+    return (None if isinstance(extra, list) else older), extra
+
+
+def _by_name(tokens: object) -> dict[str, object]:
+    return tokens if isinstance(tokens, dict) else {}
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str))
 
 
 def _added_tokens(config: Mapping[str, Any], special: Mapping[str, str], folder: Path) -> list[AddedToken]:
@@ -171,16 +197,10 @@ def _added_tokens(config: Mapping[str, Any], special: Mapping[str, str], folder:
         for key, value in sorted(decoder.items(), key=lambda x: int(x[0]))
     ]
     listed = {token[0] for token in added}
-    extra = [value for name in _EXTRA_TOKENS for value in _listed(config.get(name))]
+    extra = [value for tokens in _extra_tokens(config) if isinstance(tokens, list) for value in tokens]
     texts = [*special.values(), *(_token_text(value, "an extra special token", folder) for value in extra)]
     missing = [text for text in dict.fromkeys(texts) if text is not None and text not in listed]
     return added + [(text, None, False, False, False, False, True) for text in missing]
-
-
-def _listed(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list) else []
 
 
 def _added_token(value: object, token_id: int, folder: Path) -> AddedToken:
