@@ -226,9 +226,41 @@ class RandomRun:
         assert not self.scheduler._residency.newcomers
 
 
+def test_a_prefix_is_looked_up_without_a_trace() -> None:
+    cache = KVCache([FullAttention(4)], 8)
+    config = SchedulerConfig(
+        max_model_len=24, max_num_seqs=1, max_num_batched_tokens=16, policy="prefix", max_draft_tokens=0
+    )
+    scheduler = TokenBudgetScheduler(config, cache)
+    worker = SimulatedWorker(1, 8, 4, 24, TokenRule(vocab_size=50))
+    loop = Loop(scheduler, worker, config.max_plans_in_flight)
+
+    def add(name: str, **options: object) -> None:
+        request = Request(request_id=name, token_ids=np.arange(10, dtype=np.int32), max_tokens=3, **options)
+        object.__setattr__(request, "payload", request)
+        loop.add(request)
+
+    add("first")
+    while scheduler.has_work():
+        loop.step()
+    before = cache.stats()
+    order = cache.eviction_order().tolist()
+    add("same")
+    add("unmatched", match_prefix=False)
+    add("salted", salt=b"a")
+    names = ("same", "unmatched", "salted", "unknown")
+    assert [scheduler._cached_tokens(name) for name in names] == [8, 0, 0, -1]
+    after = cache.stats()
+    assert (after.queries, after.hits, after.cached) == (before.queries, before.hits, before.cached)
+    assert cache.eviction_order().tolist() == order
+    while scheduler.has_work():
+        loop.step()
+    assert loop.results["same"].num_cached_tokens == 8
+
+
 @pytest.mark.parametrize("seed", [1_130_036])
 def test_a_sequence_that_went_wrong_once(seed: int) -> None:
-    """1130036: a preemption for a short urgent request leaves room for a third, which was before the victim."""
+    """1130036: a victim of a short urgent request leaves room for a third, which was before it."""
     RandomRun(seed).run()
 
 

@@ -215,17 +215,22 @@ class Residency:
 
     def cached_tokens(self, state: RequestState) -> int:
         """Return how many tokens of a waiting request the prefix cache holds now."""
-        num_cached = self._match(state)
-        self._cache.shrink(state.seq, 0)
-        return num_cached
+        if not state.request.match_prefix:
+            return 0
+        self._require_open(state)
+        return self._cache.lookup(state.seq)
 
     def _match(self, state: RequestState) -> int:
+        self._require_open(state)
+        return self._cache.match(state.seq) if state.request.match_prefix else 0
+
+    def _require_open(self, state: RequestState) -> None:
+        """Tell the cache of a request at the first need."""
         request = state.request
         if state.seq < 0:
             state.seq = self._cache.open(
                 request.token_ids, salt=request.salt, lora=request.lora, media=request.media
             )
-        return self._cache.match(state.seq) if request.match_prefix else 0
 
     def _would_thrash(self, state: RequestState) -> bool:
         """Tell whether a preempted request would come back only to lose its blocks to the next growth."""
