@@ -124,7 +124,9 @@ fn decoder(model: &Model) -> Value {
     }
     stages.push(json!({"type": "Fuse"}));
     if model.spaces.add_prefix || model.spaces.remove_extra {
-        stages.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        // A model without extra spaces shows none before its first word, however many pieces spell them.
+        let start = if model.spaces.remove_extra { u32::MAX } else { 1 };
+        stages.push(json!({"type": "Strip", "content": " ", "start": start, "stop": 0}));
     }
     json!({"type": "Sequence", "decoders": stages})
 }
