@@ -1,4 +1,4 @@
-//! Loading of tiktoken, tekken and SentencePiece files as Python sees it.
+//! Loading of tiktoken, tekken and `SentencePiece` files as Python sees it.
 
 use std::path::PathBuf;
 
@@ -39,15 +39,18 @@ pub(crate) fn load_tekken(py: Python<'_>, path: PathBuf) -> PyResult<(NativeToke
     loaded(py, move || tekken::load(&path))
 }
 
-/// Load a `SentencePiece` model file.
+/// Load a `SentencePiece` model file; the flags say whether its first and last tokens go around a text.
 #[pyfunction]
 pub(crate) fn load_sentence_piece(
     py: Python<'_>,
     path: PathBuf,
-    add_bos: Option<bool>,
-    add_eos: Option<bool>,
+    add_first: Option<bool>,
+    add_last: Option<bool>,
 ) -> PyResult<(NativeTokenizer, Bound<'_, PyDict>)> {
-    let options = SentencePieceOptions { add_bos, add_eos };
+    let options = SentencePieceOptions {
+        add_bos: add_first,
+        add_eos: add_last,
+    };
     loaded(py, move || sentence_piece::load(&path, options))
 }
 
