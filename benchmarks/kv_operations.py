@@ -1,10 +1,11 @@
 """Block bookkeeping of llm-kvcache against vLLM's KV cache manager, on one trace, in one process.
 
-The trace: 256 live sequences; half of the prompts start with one of eight shared prefixes. A sequence is opened,
-matched and grown for its prompt, then grown, appended to and committed a token a step, and released at its end;
-another takes its place. Nothing is computed: what is timed is the bookkeeping of a serving engine alone.
+The trace: 256 live sequences; half of the prompts start with one of eight shared prefixes. A sequence is
+opened, matched and grown for its prompt, then grown, appended to and committed a token a step, and released
+at its end; another takes its place. Nothing is computed: what is timed is bookkeeping alone.
 
-Run it with the peer's Python, and this repository's packages on the path (docs/performance.md says how to set both up):
+Run it with the peer's Python, and this repository's packages on the path (docs/performance.md says how to set
+both up):
 
     PYTHONPATH=packages/kvcache/src /tmp/vllm-venv/bin/python benchmarks/kv_operations.py
 """
@@ -184,7 +185,10 @@ def measure_bytes_per_block(num_blocks: int = 10_000_000, policy: str = "lru") -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs both in turns and prints the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hash", default="sha256", help="vLLM's hash: sha256 (its default), xxhash, ...")
     parser.add_argument("--no-peer", action="store_true", help="only the figures of llm-kvcache")

@@ -1,11 +1,11 @@
 """`schedule()` + `update()` of the default scheduler against vLLM's, on the same state, in one process.
 
-The state: R running rows that each decode one token a step, over a cache with room. Both schedulers are synchronous here
-(each plan is updated before the next is made), so that the same work is done between two tokens.
+The state: R running rows that each decode one token a step, over a cache with room. Both schedulers are
+synchronous here (each plan is updated before the next is made), so that the same work is done between two
+tokens.
 
-Run it with the peer's Python, and this repository's packages on the path (docs/performance.md says how to set both up):
-
-    PYTHONPATH=packages/kvcache/src:packages/scheduler/src /tmp/vllm-venv/bin/python benchmarks/scheduler_step.py
+Run it with the peer's Python, and this repository's packages on the path (docs/performance.md says how to set
+both up).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def make_ours(num_rows: int) -> Step:
         started = time.perf_counter()
         plan = scheduler.schedule()
         planned = time.perf_counter()
-        assert plan is not None and plan.num_rows == num_rows
+        assert plan is not None
+        assert plan.num_rows == num_rows
         # What a worker hands over is made outside the clock for both.
         result = StepResult(plan.step_id, Ragged(values, offsets))
         resumed = time.perf_counter()
@@ -69,15 +70,17 @@ def make_ours(num_rows: int) -> Step:
 
 
 def make_vllm(num_rows: int) -> Step:
-    """vLLM's scheduler with all rows running; a call times one step."""
+    """VLLM's scheduler with all rows running; a call times one step."""
     import torch
     from vllm.config import (
         CacheConfig,
         DeviceConfig,
         ModelConfig,
         ParallelConfig,
-        SchedulerConfig as PeerConfig,
         VllmConfig,
+    )
+    from vllm.config import (
+        SchedulerConfig as PeerConfig,
     )
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
@@ -157,12 +160,15 @@ def make_vllm(num_rows: int) -> Step:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Steps both in turns and prints the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--steps", type=int, default=60, help="steps of each, in turns")
     parser.add_argument("--no-peer", action="store_true", help="only our scheduler")
     args = parser.parse_args()
-    figures = {}
+    figures: dict[int, dict[str, object]] = {}
     for rows in args.rows:
         ours, theirs = make_ours(rows), None if args.no_peer else make_vllm(rows)
         # The first step is the prompts'; the next ones warm caches.
@@ -171,12 +177,14 @@ def main() -> None:
             if theirs is not None:
                 theirs()
         times = [(ours(), theirs() if theirs is not None else 0.0) for _ in range(args.steps)]
-        figures[rows] = {
-            "ours_ms": {"least": min(t for t, _ in times) * 1e3, "median": statistics.median(t for t, _ in times) * 1e3},
-            "vllm_ms": {"least": min(t for _, t in times) * 1e3, "median": statistics.median(t for _, t in times) * 1e3},
-            "ratio_of_least": min(t for _, t in times) / min(t for t, _ in times),
-            "median_of_ratios": statistics.median(peer / own for own, peer in times),
-        }
+        own, peer = [t for t, _ in times], [t for _, t in times]
+        figures[rows] = {"ours_ms": {"least": min(own) * 1e3, "median": statistics.median(own) * 1e3}}
+        if theirs is not None:
+            figures[rows] |= {
+                "vllm_ms": {"least": min(peer) * 1e3, "median": statistics.median(peer) * 1e3},
+                "ratio_of_least": min(peer) / min(own),
+                "median_of_ratios": statistics.median(b / a for a, b in times),
+            }
     print(json.dumps(figures, indent=1))
 
 
