@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use kvcache_eviction::{Links, List};
+
 use crate::BlockId;
-use crate::list::{Links, List};
 
 /// Who is charged for a block: a tenant, or 0 for nobody in particular.
 pub type AccountId = u32;
@@ -13,6 +14,7 @@ struct Limited {
     quota: usize,
     /// Its cached blocks, least recently released first.
     cached: List,
+    num_cached: usize,
 }
 
 /// The books. A block that is not free is charged to the account that it was allocated for.
@@ -63,7 +65,7 @@ impl Accounts {
         let Some(limited) = self.limited.get(&account) else {
             return usize::MAX;
         };
-        (limited.quota + limited.cached.len()).saturating_sub(self.charged(account))
+        (limited.quota + limited.num_cached).saturating_sub(self.charged(account))
     }
 
     /// Sets a quota; `cached` are the account's cached blocks by recency, least recent first.
@@ -76,7 +78,9 @@ impl Accounts {
     ) {
         let Some(quota) = quota else {
             if let (Some(mut limited), Some(links)) = (self.limited.remove(&account), &mut self.links) {
-                while limited.cached.pop_front(links).is_some() {}
+                while let Some(block) = limited.cached.front() {
+                    limited.cached.remove(links, block);
+                }
             }
             return;
         };
@@ -85,20 +89,29 @@ impl Accounts {
             return;
         }
         let links = self.links.get_or_insert_with(|| Links::new(num_blocks));
-        let mut list = List::new();
-        cached.for_each(|block| list.push_back(links, block));
-        self.limited.insert(account, Limited { quota, cached: list });
+        let mut limited = Limited {
+            quota,
+            cached: List::EMPTY,
+            num_cached: 0,
+        };
+        for block in cached {
+            limited.cached.push_back(links, block);
+            limited.num_cached += 1;
+        }
+        self.limited.insert(account, limited);
     }
 
     pub(crate) fn became_cached(&mut self, account: AccountId, block: BlockId) {
         if let (Some(limited), Some(links)) = (self.limited.get_mut(&account), &mut self.links) {
             limited.cached.push_back(links, block);
+            limited.num_cached += 1;
         }
     }
 
     pub(crate) fn left_cached(&mut self, account: AccountId, block: BlockId) {
         if let (Some(limited), Some(links)) = (self.limited.get_mut(&account), &mut self.links) {
             limited.cached.remove(links, block);
+            limited.num_cached -= 1;
         }
     }
 
@@ -123,7 +136,7 @@ impl Accounts {
         let consistent = |limited: &Limited| {
             self.links
                 .as_ref()
-                .is_some_and(|links| limited.cached.is_consistent(links))
+                .is_some_and(|links| limited.cached.consistent_len(links) == Some(limited.num_cached))
         };
         self.limited.values().all(consistent)
     }

@@ -16,7 +16,6 @@
 
 mod accounts;
 mod error;
-mod list;
 mod pool;
 
 pub use accounts::AccountId;

@@ -47,6 +47,7 @@ mod registry;
 pub use cost_aware::CostAware;
 pub use error::PolicyError;
 pub use lfu::Lfu;
+pub use links::{Links, List};
 pub use lru::Lru;
 pub use policy::{BlockId, BlockInfo, EvictionPolicy, MAX_BLOCKS, evict_verified};
 pub use priority_ttl::PriorityTtl;

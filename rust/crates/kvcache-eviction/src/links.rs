@@ -9,58 +9,64 @@ const ABSENT: BlockId = BlockId::MAX - 1;
 
 /// The links of all blocks: 8 bytes a block. A block is in at most one list, so one pair of arrays serves them all.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub struct Links {
     prev: Vec<BlockId>,
     next: Vec<BlockId>,
 }
 
 impl Links {
-    pub(crate) fn new(num_blocks: usize) -> Self {
+    /// Links of blocks that are in no list.
+    pub fn new(num_blocks: usize) -> Self {
         Self {
             prev: vec![NIL; num_blocks],
             next: vec![ABSENT; num_blocks],
         }
     }
 
-    pub(crate) fn num_blocks(&self) -> usize {
+    /// Blocks that can be linked.
+    pub fn num_blocks(&self) -> usize {
         self.next.len()
     }
 
     /// Whether a block is in a list; None for ids outside the pool.
-    pub(crate) fn is_listed(&self, block: BlockId) -> Option<bool> {
+    pub fn is_listed(&self, block: BlockId) -> Option<bool> {
         self.next.get(block as usize).map(|next| *next != ABSENT)
     }
 
-    pub(crate) fn num_listed(&self) -> usize {
+    /// Blocks that are in a list; linear.
+    pub fn num_listed(&self) -> usize {
         self.next.iter().filter(|next| **next != ABSENT).count()
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    /// Bytes of the arrays as they are allocated.
+    pub fn memory_bytes(&self) -> usize {
         (self.prev.capacity() + self.next.capacity()) * size_of::<BlockId>()
     }
 }
 
 /// One list: its ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct List {
+pub struct List {
     head: BlockId,
     tail: BlockId,
 }
 
 impl List {
-    pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL };
+    /// A list without blocks.
+    pub const EMPTY: Self = Self { head: NIL, tail: NIL };
 
-    pub(crate) fn front(self) -> Option<BlockId> {
+    /// The first block.
+    pub fn front(self) -> Option<BlockId> {
         (self.head != NIL).then_some(self.head)
     }
 
     /// Whether both ends say that there is no block.
-    pub(crate) fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.head == NIL && self.tail == NIL
     }
 
     /// Adds a block that is in no list; the caller knows that it is in none.
-    pub(crate) fn push_back(&mut self, links: &mut Links, block: BlockId) {
+    pub fn push_back(&mut self, links: &mut Links, block: BlockId) {
         links.prev[block as usize] = self.tail;
         links.next[block as usize] = NIL;
         if self.tail == NIL {
@@ -72,7 +78,7 @@ impl List {
     }
 
     /// Takes a block out of this list; the caller knows that it is in it.
-    pub(crate) fn remove(&mut self, links: &mut Links, block: BlockId) {
+    pub fn remove(&mut self, links: &mut Links, block: BlockId) {
         let (prev, next) = (links.prev[block as usize], links.next[block as usize]);
         if prev == NIL {
             self.head = next;
@@ -89,7 +95,7 @@ impl List {
     }
 
     /// The blocks from front to back. Stops after as many blocks as there are, so a cycle cannot hang a check.
-    pub(crate) fn iter(self, links: &Links) -> impl Iterator<Item = BlockId> + use<'_> {
+    pub fn iter(self, links: &Links) -> impl Iterator<Item = BlockId> + use<'_> {
         let mut at = self.head;
         (0..links.num_blocks()).map_while(move |_| {
             let block = at;
@@ -99,7 +105,7 @@ impl List {
     }
 
     /// The number of blocks, if forward links, backward links and ends tell the same story.
-    pub(crate) fn consistent_len(self, links: &Links) -> Option<usize> {
+    pub fn consistent_len(self, links: &Links) -> Option<usize> {
         if self.head == NIL {
             return (self.tail == NIL).then_some(0);
         }
