@@ -121,6 +121,29 @@ def test_hits_on_the_blocks_of_others_cost_nothing():
     assert cache.usage("nobody") == 0
 
 
+def test_what_a_quota_leaves_is_told_apart_from_what_the_pool_has():
+    cache = KVCache([FullAttention(4)], 4)
+    cache.set_quota("a", 2)
+    assert (cache.quota_room("a"), cache.available("a"), cache.quota_room("b"), cache.quota_room()) == (
+        2,
+        2,
+        4,
+        4,
+    )
+    other = cache.open(range(16), tenant="b")
+    assert cache.grow(other, 16)
+    assert (cache.quota_room("a"), cache.available("a"), cache.quota_room("b")) == (2, 0, 4)
+    cache.release(other)
+    seq = cache.open(range(8), tenant="a")
+    assert cache.grow(seq, 8)
+    assert (cache.quota_room("a"), cache.available("a"), cache.available("b")) == (0, 0, 2)
+    cache.commit(seq, 8)
+    cache.release(seq)
+    assert cache.quota_room("a") == 2  # in place of its own cached blocks
+    cache.set_quota("a", None)
+    assert cache.quota_room("a") == 4
+
+
 def test_a_lowered_quota_takes_cached_blocks_at_once_and_used_ones_later():
     cache = make()
     held = compute(cache, [1, 2, 3, 4], tenant="a")

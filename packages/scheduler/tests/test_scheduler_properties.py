@@ -30,6 +30,7 @@ from scheduler_simulation import Loop, SimulatedWorker, TokenRule
 
 NUM_SEQUENCES = int(os.environ.get("LLM_SCHEDULER_SEQUENCES", "1000"))
 FIRST_SEED = int(os.environ.get("LLM_SCHEDULER_SEED", "0"))
+QUOTA_RATE = float(os.environ.get("LLM_SCHEDULER_QUOTA_RATE", "0.1"))
 NUM_PARTS = 10
 
 
@@ -68,6 +69,14 @@ class RandomRun:
         self.trouble = rng.choice([0.0, 0.0, 0.15])
         self.hurry = rng.choice([0.0, 0.0, 0.5])
         self.waits = rng.choice([0.0, 0.0, 0.3])
+        self.quotas = self.random_quotas(random.Random(f"quotas {seed}"))
+        for tenant, quota in self.quotas.items():
+            self.cache.set_quota(tenant, quota)
+
+    def random_quotas(self, rng: random.Random) -> dict[str, int]:
+        if rng.random() > QUOTA_RATE:
+            return {}
+        return {tenant: rng.randint(1, self.num_blocks) for tenant in rng.sample("abc", rng.randint(1, 2))}
 
     def random_config(self) -> SchedulerConfig:
         rng = self.rng
@@ -152,12 +161,15 @@ class RandomRun:
         running = {state: (state.urgency, state.key) for state in self.scheduler._residency.running}
         plan = self.loop.launch(self.fault_rows, fails=self.rng.random() < self.trouble / 2)
         victims = [place for state, place in running.items() if state.slot < 0 and not state.finished]
-        if plan is not None and victims and not self.scheduler._caps.limits_admission:
+        may_pass_over = self.scheduler._caps.limits_admission or self.quotas
+        if plan is not None and victims and not may_pass_over:
             admitted = {self.scheduler._requests[new.request_id] for new in plan.admitted}
             moved_in = admitted.difference(running)  # others moved in earlier, and their KV has arrived
             # One as urgent as the victim may take what is left over, where it came before the victim.
             assert all((state.urgency, state.key) < min(victims) or state.promotion for state in moved_in)
         self.check_caps()
+        for tenant, quota in self.quotas.items():
+            assert self.cache.usage(tenant) <= quota
 
     def check_caps(self) -> None:
         running = [state.request for state in self.scheduler._residency.running]
@@ -206,7 +218,13 @@ class RandomRun:
         request, result = self.requests[request_id], self.loop.results[request_id]
         tokens, reason = self.rule.expected(request, self.config.max_model_len)
         if result.reason in ("abort", "error", "deadline"):
-            assert self.trouble or (result.reason == "deadline" and request.deadline_s is not None)
+            num_tokens = len(request.token_ids) + len(result.tokens)
+            is_over_quota = -(-num_tokens // self.block_size) > self.quotas.get(request.tenant, num_tokens)
+            assert (
+                (result.reason == "error" and is_over_quota)
+                or self.trouble
+                or (result.reason == "deadline" and request.deadline_s is not None)
+            )
             assert result.tokens == tokens[: len(result.tokens)]
             return
         assert (result.tokens, result.reason) == (tokens, reason)

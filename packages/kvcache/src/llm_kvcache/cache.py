@@ -336,6 +336,10 @@ class KVCache:
         """Number of blocks that a tenant's sequences may be given now: without an owner, within its quota."""
         return self._native.available(text("tenant", tenant))
 
+    def quota_room(self, tenant: str = "") -> int:
+        """Number of blocks that a tenant's quota alone leaves it, whoever owns them now; without one, all."""
+        return self._native.quota_room(text("tenant", tenant))
+
     def usage(self, tenant: str) -> int:
         """Number of blocks charged to a tenant, in use and cached; "" is sequences without one."""
         return self._native.usage(text("tenant", tenant))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from llm_scheduler.caps import Caps
 from llm_scheduler.config import SchedulerConfig
 from llm_scheduler.metering import Meter
 from llm_scheduler.plan import Int64
-from llm_scheduler.request import RequestState
+from llm_scheduler.request import Request, RequestState
 from llm_scheduler.residency import Residency
 from llm_scheduler.slots import SlotTable
 from llm_scheduler.waiting import WaitingQueue
@@ -41,7 +43,9 @@ class Admitter:
         self._residency = residency
         self._meter = meter
         self._caps = caps
-        self._admits = caps.admits if caps.limits_admission else None
+        self._quotas = residency.quotas
+        self._full_tenants: set[str] = set()
+        self._num_refused_by_quota = 0
 
     def admit_urgent(self) -> None:
         """Move in requests that are more urgent than a running one, which loses its place where it is short.
@@ -57,17 +61,22 @@ class Admitter:
             return
         while len(running) and self._waiting.is_more_urgent_than(running.last()):
             victim = running.last()
-            state = self._waiting.pick_more_urgent(victim.urgency, self._admits)
+            state = self._waiting.pick_more_urgent(victim.urgency, self._filter())
             if state is None or state.tokens_in_flight:
                 return
-            if not self._waiting.num_aged and self._has_moved_in(state):
+            has_aged = self._has_aged()
+            is_tried = not has_aged and bool(self._table.num_free)
+            if is_tried and self._residency.move_in(state):
+                continue
+            if self._quotas.refuses(state) or (not is_tried and self._quotas.keeps_out(state)):
+                self._make_room_in_quota(state)
                 continue
             if self._table.num_ended:
                 return  # What ended requests still hold comes back by itself, a step from now.
             if not self._residency.could_fit(state):
                 return
             self._residency.preempt(victim)
-            if self._waiting.num_aged:
+            if has_aged:
                 self._has_moved_in(state)
 
     def admit(self, budget: int) -> tuple[Int64, Int64]:
@@ -84,9 +93,14 @@ class Admitter:
         if budget <= 0 or not self._table.num_free or not self._begin_round():
             return np.array([], np.int64), np.array([], np.int64)
         while budget > 0 and self._table.num_free:
-            state = self._waiting.pick(self._admits)
-            if state is None or state.tokens_in_flight or not self._residency.move_in(state):
+            state = self._waiting.pick(self._filter())
+            if state is None or state.tokens_in_flight:
                 break
+            if not self._residency.move_in(state):
+                if not self._quotas.refuses(state):
+                    break
+                self._pass_over(state)
+                continue
             granted = 0 if state.is_loading else self._granted(state, budget)
             if not granted:
                 continue  # It holds its slot, and a later plan names it as admitted.
@@ -99,8 +113,37 @@ class Admitter:
     def _has_moved_in(self, state: RequestState) -> bool:
         return bool(self._table.num_free) and self._residency.move_in(state)
 
+    def _filter(self) -> Callable[[Request], bool] | None:
+        """Return what ``WaitingQueue.pick`` asks; None where nothing keeps anybody out."""
+        if self._full_tenants:
+            return self._admits
+        return self._caps.admits if self._caps.limits_admission else None
+
+    def _admits(self, request: Request) -> bool:
+        return request.tenant not in self._full_tenants and self._caps.admits(request)
+
+    def _has_aged(self) -> bool:
+        """Tell whether a request waits that aging put first and that its own tenant does not keep out."""
+        return any(not self._quotas.keeps_out(state) for state in self._waiting.aged)
+
+    def _make_room_in_quota(self, state: RequestState) -> None:
+        """Let a less urgent request of the same tenant give way, or pass the tenant over."""
+        victim = self._quotas.victim_for(state)
+        if victim is None:
+            self._pass_over(state)
+        else:
+            self._residency.preempt(victim)
+            self._has_moved_in(state)
+
+    def _pass_over(self, state: RequestState) -> None:
+        """Let no request of its tenant pass in this round: the order within a tenant stays."""
+        self._full_tenants.add(state.request.tenant)
+        self._num_refused_by_quota += 1
+
     def _begin_round(self) -> bool:
-        if not self._waiting.begin_round(self._caps.version):
+        self._full_tenants.clear()
+        # A quota has room again without an event: a tenant that was refused is asked for in every round.
+        if not self._waiting.begin_round(self._caps.version + self._num_refused_by_quota):
             return False
         self._meter.settle()
         return True

@@ -25,6 +25,7 @@ class Grower:
         self._cache = cache
         self._table = table
         self._residency = residency
+        self._is_pool_short = False
 
     def grow(self, slots: Int64, num_tokens: Int64) -> tuple[PlannedRows, bool]:
         """Make room for running rows, preempting from the end of the order where blocks are short.
@@ -34,7 +35,8 @@ class Grower:
             num_tokens: int64[R], tokens each row is to compute.
 
         Returns:
-            The rows that have room, in the same order, and whether blocks were short.
+            The rows that have room, in the same order, and whether the pool was short of blocks. A tenant
+            short by its quota takes blocks from its own requests only.
         """
         table = self._table
         needs = np.maximum(table.computed[slots] + num_tokens - table.reserved[slots], 0).astype(np.int32)
@@ -44,7 +46,8 @@ class Grower:
         rows = PlannedRows(slots, num_tokens, tuple(Ragged(*growth.group(group)) for group in groups))
         if growth.ok.all():
             return rows, False
-        return self._grow_or_preempt(rows, needs, growth), True
+        self._is_pool_short = False
+        return self._grow_or_preempt(rows, needs, growth), self._is_pool_short
 
     def _grow_or_preempt(self, rows: PlannedRows, needs: Int32, growth: Growth) -> PlannedRows:
         states = self._table.states_at(rows.slots)
@@ -80,11 +83,20 @@ class Grower:
         groups = range(len(self._cache.groups))
         num_blocks = [len(self._cache.block_table(state.seq, group)) for group in groups]
         while not self._cache.grow(state.seq, num_tokens):
-            if self._table.num_ended:
+            victim = self._victim_for(state, num_tokens)
+            if victim is None:
                 return None
-            victim = self._residency.running.last()
             self._residency.preempt(victim)
             if victim is state:
                 return None
         self._table.reserved[state.slot] += num_tokens
         return [self._cache.block_table(state.seq, group)[num_blocks[group] :] for group in groups]
+
+    def _victim_for(self, state: RequestState, num_tokens: int) -> RequestState | None:
+        """Return who gives way to a running row: its tenant's last where the quota is what is short."""
+        quotas, reserved = self._residency.quotas, int(self._table.reserved[state.slot])
+        if quotas.is_short(state, reserved, reserved + num_tokens):
+            tenant = state.request.tenant
+            return None if quotas.has_ended(tenant) else quotas.last_of(tenant)
+        self._is_pool_short = True
+        return None if self._table.num_ended else self._residency.running.last()

@@ -12,6 +12,7 @@ from llm_scheduler.deadlines import Deadlines
 from llm_scheduler.metering import Meter
 from llm_scheduler.ordering import OrderedRequests
 from llm_scheduler.plan import Int32, Int64, Ragged
+from llm_scheduler.quotas import Quotas
 from llm_scheduler.remote_kv import Transfers
 from llm_scheduler.request import RequestState
 from llm_scheduler.rows import PlannedRows
@@ -25,6 +26,7 @@ class Residency:
     Attributes:
         running: The running requests by rank; the last is preempted first.
         newcomers: By slot, those that no plan has named as admitted yet.
+        quotas: Who is short by the quota of its tenant.
 
     Args:
         cache: The KV cache.
@@ -61,6 +63,7 @@ class Residency:
         self._refused_hit = 0
         self._unsound: set[int] = set()
         self.running = OrderedRequests("rank")
+        self.quotas = Quotas(cache, table, self.running)
         self.newcomers: dict[int, RequestState] = {}
         self.num_preemptions = 0
         self._running_ids: list[str] = []
@@ -92,17 +95,20 @@ class Residency:
 
         Returns:
             Whether it moved in. It runs now, or ``state.is_loading``: KV is brought from elsewhere first.
+            Where it did not, ``quotas.refuses`` tells whether the quota of its tenant is why.
         """
+        if self.quotas.refuses(state):
+            return False
         # Looking up a long prompt in every step until a block comes back would cost too much.
         if state is self._refused and self._num_available_blocks() <= self._refused_at_blocks:
             return False
         num_cached = self._match(state)
-        if not self._cache.grow(state.seq, state.num_known_tokens - num_cached) or self._would_thrash(state):
-            self._cache.shrink(state.seq, 0)
-            self._refused, self._refused_at_blocks = state, self._num_available_blocks()
-            self._refused_hit = num_cached
+        has_room = self._cache.grow(state.seq, state.num_known_tokens - num_cached)
+        if not has_room or self._would_thrash(state) or self.quotas.would_thrash(state):
+            self._refuse(state, num_cached, has_room)
             return False
         self._refused = None
+        self.quotas.forget(state)
         self._waiting.remove(state)
         self._table.take(state, num_cached)
         self._meter.enter(state)
@@ -116,6 +122,19 @@ class Residency:
             self._set_running(state)
         self._count_hit(state, num_cached)
         return True
+
+    def _refuse(self, state: RequestState, num_cached: int, has_room: bool) -> None:
+        """Give back what a request took that does not fit, and remember why."""
+        if has_room:
+            is_over_quota = self.quotas.would_thrash(state)
+        else:
+            is_over_quota = self.quotas.is_short(state, num_cached, state.num_known_tokens)
+        self._cache.shrink(state.seq, 0)
+        if is_over_quota:
+            self.quotas.refuse(state)
+            return
+        self._refused, self._refused_at_blocks = state, self._num_available_blocks()
+        self._refused_hit = num_cached
 
     # KV from elsewhere
 
@@ -229,7 +248,11 @@ class Residency:
         request = state.request
         if state.seq < 0:
             state.seq = self._cache.open(
-                request.token_ids, salt=request.salt, lora=request.lora, media=request.media
+                request.token_ids,
+                salt=request.salt,
+                lora=request.lora,
+                media=request.media,
+                tenant=request.tenant,
             )
 
     def _would_thrash(self, state: RequestState) -> bool:
@@ -356,6 +379,7 @@ class Residency:
         self._caps.withdrawn(state.request)
         if state is self._refused:
             self._refused = None
+        self.quotas.forget(state)
         if state.seq >= 0:
             self._cache.release(state.seq)
 

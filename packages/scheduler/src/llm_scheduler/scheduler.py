@@ -181,6 +181,7 @@ class TokenBudgetScheduler:
         self._residency.give_up_loading()
         planned = self._planner.plan(self._num_steps)
         if planned is None:
+            self._end_stuck_requests()
             return None
         plan, slots = planned.plan, planned.slots
         states, request_ids = self._residency.states_at(slots)
@@ -319,6 +320,16 @@ class TokenBudgetScheduler:
         self._policy.left(state.request)
         self._finished[reason] += 1
         self._rate.record()
+
+    def _end_stuck_requests(self) -> None:
+        """End requests that their tenant's quota keeps out although nobody holds a block: they never fit."""
+        if len(self._in_flight) or not len(self._waiting) or self._cache.stats().used:
+            return
+        for state in self._residency.quotas.refused():
+            tenant, num_tokens = state.request.tenant, state.num_known_tokens
+            self._end(state, "error")
+            message = f"the block quota of tenant {tenant!r} has no room for {num_tokens} tokens"
+            self._ended_waiting.append(error_output(state, message))
 
     # Deadlines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeAlias
@@ -173,9 +173,9 @@ class WaitingQueue:
         return bool(self._lanes) and not state.promotion and self._lanes[0].urgency < state.urgency
 
     @property
-    def num_aged(self) -> int:
+    def aged(self) -> Iterable[RequestState]:
         """Requests that aging put first and that are not admitted yet."""
-        return len(self._aged)
+        return self._aged
 
     # Lanes
 

@@ -105,6 +105,11 @@ impl BlockPool {
         self.num_available().min(self.accounts.room(account))
     }
 
+    /// Number of blocks that the account's quota alone leaves it, were the pool empty otherwise.
+    pub fn room_within_quota(&self, account: AccountId) -> usize {
+        self.accounts.room(account).min(self.references.len())
+    }
+
     /// Number of cached blocks whose contents were given up so far.
     pub fn evictions(&self) -> u64 {
         self.evictions

@@ -298,6 +298,10 @@ impl Cache {
         self.with(py, |cache| Ok(cache.available(tenant)))
     }
 
+    fn quota_room(&self, py: Python<'_>, tenant: &str) -> PyResult<usize> {
+        self.with(py, |cache| Ok(cache.quota_room(tenant)))
+    }
+
     fn lookup(&self, py: Python<'_>, seq: i64) -> PyResult<usize> {
         self.with(py, |cache| cache.lookup(seq))
     }

@@ -55,6 +55,12 @@ impl KvCache {
         self.pool.num_available_to(account)
     }
 
+    /// Blocks that a tenant's quota alone leaves it, whoever owns them now; all of the pool without a quota.
+    pub fn quota_room(&self, tenant: &str) -> usize {
+        let account = self.tenants.accounts.get(tenant).copied().unwrap_or(0);
+        self.pool.room_within_quota(account)
+    }
+
     /// Blocks charged to a tenant, in use and cached.
     pub fn usage(&self, tenant: &str) -> usize {
         let account = if tenant.is_empty() {
