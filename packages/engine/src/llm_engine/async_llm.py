@@ -31,6 +31,13 @@ _ENCODE_THREADS = 4
 _T = TypeVar("_T")
 
 
+def _ready_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer and let it prepare its fast path, so that the first request need not wait for that."""
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.encode("ready")
+    return tokenizer
+
+
 class AsyncLLM:
     """A running engine for asyncio programs, made by `AsyncLLM.start` for the loop it is called in.
 
@@ -80,7 +87,7 @@ class AsyncLLM:
             tokenizer = None
             if isinstance(found, ModelFound) and found.tokenizer_path is not None:
                 # Meanwhile the core reads the weights.
-                tokenizer = await asyncio.to_thread(Tokenizer.from_file, Path(found.tokenizer_path))
+                tokenizer = await asyncio.to_thread(_ready_tokenizer, Path(found.tokenizer_path))
             info = await client.receive()
             if not isinstance(info, CoreInfo):
                 raise StartupError("ProtocolError", f"the core began with {type(info).__name__}")
