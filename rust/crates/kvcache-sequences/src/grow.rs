@@ -228,13 +228,10 @@ impl KvCache {
             Ok(allocation) => allocation.ok_or_else(short)?,
             Err(error) => return Err(self.after_policy_error(error.into())),
         };
-        if allocation.evicted {
-            let is_partial = self.is_partial(allocation.block);
-            if let Some(name) = self.forget_contents(allocation.block)?
-                && !is_partial
-            {
-                self.store_evicted(name, allocation.block)?;
-            }
+        if allocation.evicted
+            && let Some(name) = self.forget_contents(allocation.block)?
+        {
+            self.store_evicted(name, allocation.block)?;
         }
         Ok(allocation.block)
     }
@@ -248,14 +245,15 @@ impl KvCache {
         held.is_some_and(|tokens| tokens < self.layout.hash_unit())
     }
 
-    /// Makes the contents of a block unfindable, and returns what they were called.
+    /// Makes the contents of a block unfindable, and returns what they were called if they filled it: partial ones are
+    /// told to nobody and kept nowhere else.
     pub(crate) fn forget_contents(&mut self, block: BlockId) -> Result<Option<BlockName>, CacheError> {
         let is_partial = self.is_partial(block);
         if let Some(partial) = &mut self.partial {
             partial.remove(block);
         }
-        let name = self.index.remove_block(block);
-        if let (Some(name), false) = (name, is_partial) {
+        let name = self.index.remove_block(block).filter(|_| !is_partial);
+        if let Some(name) = name {
             self.events.removed(block, name)?;
         }
         Ok(name)

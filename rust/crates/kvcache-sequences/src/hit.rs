@@ -179,11 +179,7 @@ impl KvCache {
                 }
             }
         }
-        needed + cached
-            <= self
-                .pool
-                .num_available()
-                .min(self.pool.num_available_to(sequence.account))
+        needed + cached <= self.pool.num_available_to(sequence.account)
     }
 
     /// Takes the blocks of a hit; all or none. Returns the tokens that come from the host.
