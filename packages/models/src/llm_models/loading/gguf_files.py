@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from llm_models.errors import CorruptFile, UnknownQuantization
 from llm_models.loading.gguf_quants import FORMATS, OTHER_NAMES, QuantFormat
+from llm_models.loading.mapped_files import map_file, mapped_tensor
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -78,11 +81,10 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as stream:
-            size = path.stat().st_size
-            if size < 24:
-                raise CorruptFile(path, None, f"is no GGUF file: it has {size} bytes")
-            self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        size = path.stat().st_size
+        if size < 24:
+            raise CorruptFile(path, None, f"is no GGUF file: it has {size} bytes")
+        self._bytes = map_file(path)
         cursor = _Cursor(self._bytes, path)
         version, tensor_count, key_count = _read_preamble(cursor)
         self.version = version
@@ -98,6 +100,10 @@ class GGUFFile:
         count = tensor.rows * tensor.row_bytes
         flat = np.frombuffer(self._bytes, dtype=np.uint8, count=count, offset=tensor.start)
         return flat.reshape(tensor.rows, tensor.row_bytes)
+
+    def plain(self, tensor: GGUFTensor, dtype: torch.dtype) -> Tensor:
+        """A tensor of plain numbers of type `dtype`, a view of the file that must not be written to."""
+        return mapped_tensor(self._bytes, dtype, tensor.shape, tensor.start)
 
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)

@@ -34,6 +34,7 @@ _LAYER = {
     "ffn_up": "up",
     "ffn_down": "down",
 }
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Values decoded at a time: keeps the float32 copy of a large embedding small.
 _CHUNK_VALUES = 1 << 20
 
@@ -125,6 +126,16 @@ class GGUFSource:
             blocks = packed.reshape(-1, tensor.format.block_bytes)
             values = tensor.format.decode(blocks).reshape(len(packed), -1)
             rows_RC[start : start + step].copy_(_as_tensor(values))
+
+    def read(self, name: str) -> Tensor:
+        """Tensor `name`, decoded: float32 but for F16 and BF16. See `TensorSource`."""
+        tensor = self._origin[name]
+        plain = _PLAIN.get(tensor.format.name)
+        if plain is None or self._row_order(tensor) is not None:
+            out = torch.empty(tensor.shape, dtype=plain or torch.float32)
+            self.copy_into(name, out)
+            return out
+        return self._file.plain(tensor, plain)
 
     def _row_order(self, tensor: GGUFTensor) -> NDArray[np.int64] | None:
         """The file's row that belongs in each of our rows, or None when the order is the same.

@@ -46,9 +46,13 @@ class SafetensorsSource:
 
     def copy_into(self, name: str, out: Tensor) -> None:
         """Writes tensor `name` into `out`, casting on the way. See `TensorSource`."""
+        out.copy_(self.read(name))
+
+    def read(self, name: str) -> Tensor:
+        """Tensor `name` in its stored dtype, in the mapped file. See `TensorSource`."""
         file = self.tensors[name].file
         try:
-            out.copy_(self._handles[file].get_tensor(name))
+            return self._handles[file].get_tensor(name)
         except SafetensorError as error:
             raise CorruptFile(file, name, f"cannot be read ({error})") from error
 

@@ -31,6 +31,18 @@ class TensorSource(Protocol):
         """Every tensor of the files, by name, known without reading weights."""
         ...
 
+    def read(self, name: str) -> Tensor:
+        """Tensor `name` on the CPU, whole, in its stored dtype (packed formats: decoded to float32).
+
+        Where the format allows it (safetensors, pickles, plain numbers in GGUF) the tensor lies in the mapped
+        file: views and row slices of it read from the disk only what they touch. Do not write to it. May be
+        called from several threads at once.
+
+        Raises:
+            WeightError: The tensor cannot be read.
+        """
+        ...
+
     def copy_into(self, name: str, out: Tensor) -> None:
         """Writes tensor `name` into `out` (same shape; any float dtype, any device), casting on the way.
 
