@@ -297,7 +297,7 @@ def test_wrong_shape(reference, tmp_path, shape):
         ({"attention.head_count": "4"}, ConfigError, "llama.attention.head_count"),
         ({"attention.head_count_kv": [2, 2, 4]}, UnsupportedConfig, "llama.attention.head_count_kv"),
         ({"attention.layer_norm_rms_epsilon": None}, ConfigError, "llama.attention.layer_norm_rms_epsilon"),
-        ({"expert_count": 8}, UnsupportedConfig, "llama.expert_count"),
+        ({"expert_count": 8, "expert_used_count": 2}, ConfigError, "num_experts"),
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, UnsupportedConfig, "longrope"),
     ],
 )

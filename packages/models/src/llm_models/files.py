@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from llm_models.errors import ConfigError, ModelNotFound
+from llm_models.loading.gguf_configs import config_from_gguf, generation_config_from_gguf
 from llm_models.loading.gguf_files import GGUFFile
-from llm_models.loading.gguf_models import config_from_gguf, generation_config_from_gguf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
