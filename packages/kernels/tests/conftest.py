@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from llm_kernels import ops
-from llm_kernels.reference.attention import attend
+from llm_kernels.reference.attention_scores import Scoring, attend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,21 +22,16 @@ class AttentionCase:
     rows: list[tuple[int, int]]
     scale: float
 
-    def run(self, *, sliding_window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
-        out = torch.full_like(self.query, float("nan"))
+    def run(self, **options: object) -> torch.Tensor:
+        """`options`: those of `ops.paged_attention`."""
+        shape = (*self.query.shape[:2], self.value_cache.shape[-1])
+        out = torch.full(shape, float("nan"), dtype=self.query.dtype, device=self.query.device)
         ops.paged_attention(
-            out,
-            self.query,
-            self.key_cache,
-            self.value_cache,
-            self.metadata,
-            scale=self.scale,
-            sliding_window=sliding_window,
-            soft_cap=soft_cap,
+            out, self.query, self.key_cache, self.value_cache, self.metadata, scale=self.scale, **options
         )
         return out
 
-    def expected(self, *, sliding_window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
+    def expected(self, **options: object) -> torch.Tensor:
         """By gathering each row's tokens one by one: float32."""
         outs, start = [], 0
         block_size = self.key_cache.shape[1]
@@ -44,12 +39,15 @@ class AttentionCase:
             query = self.query[start : start + num_queries]
             start += num_queries
             if context == 0:
-                outs.append(torch.zeros_like(query, dtype=torch.float32))
+                shape = (*query.shape[:2], self.value_cache.shape[-1])
+                outs.append(torch.zeros(shape, device=query.device))
                 continue
             at = torch.arange(context, device=query.device)
             blocks = self.metadata.block_tables[row].long()[at // block_size]
             key, value = (cache[blocks, at % block_size] for cache in (self.key_cache, self.value_cache))
-            outs.append(attend(query, key, value, self.scale, sliding_window, soft_cap))
+            positions = torch.arange(context - num_queries, context, device=query.device)
+            scoring = Scoring(scale=self.scale, **options)
+            outs.append(attend(query[None], key[None], value[None], positions[None], at[None], scoring)[0])
         return torch.cat(outs)
 
 
@@ -64,6 +62,7 @@ def _make_attention_case(
     cache_dtype: torch.dtype | None = None,
     device: str = "cpu",
     seed: int = 0,
+    value_size: int | None = None,
 ) -> AttentionCase:
     """`rows`: (query tokens, context) with decode rows first."""
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -76,8 +75,13 @@ def _make_attention_case(
         tables[row, :count] = order[taken : taken + count]
         taken += count
     # A cache whose keys and values share one tensor, as engines lay it out: the strides are not contiguous.
-    shape = (num_blocks, 2, block_size, num_kv_heads, head_size)
+    shape = (num_blocks, block_size * num_kv_heads, head_size + (value_size or head_size))
     cache = torch.randn(shape, generator=generator, device=device).to(cache_dtype or dtype)
+    split = block_size * num_kv_heads * head_size
+    key_cache, value_cache = (
+        part.unflatten(1, (block_size, num_kv_heads, -1))
+        for part in cache.flatten(1).split([split, cache[0].numel() - split], dim=1)
+    )
     num_tokens = sum(q for q, _ in rows)
     # The query is one part of a fused projection.
     fused = torch.randn(num_tokens, (num_heads + 2) * head_size, generator=generator, device=device).to(dtype)
@@ -85,8 +89,8 @@ def _make_attention_case(
     empty = torch.empty(0, dtype=torch.int64, device=device)
     return AttentionCase(
         query=fused[:, : num_heads * head_size].view(num_tokens, num_heads, head_size),
-        key_cache=cache[:, 0],
-        value_cache=cache[:, 1],
+        key_cache=key_cache,
+        value_cache=value_cache,
         metadata=ops.AttentionMetadata(
             cu_query_lens=cu,
             context_lens=torch.tensor([c for _, c in rows], dtype=torch.int32, device=device),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from llm_kernels.errors import BackendUnavailable
-from llm_kernels.registry import FLOATS, Backend
+from llm_kernels.registry import FLOATS, PLAIN, Backend
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -21,11 +21,14 @@ _CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
 
 def torch_backend(function: F) -> Backend[F]:
     """The reference: takes everything, priority 0."""
-    return Backend(name="torch", load=lambda: function)
+    return Backend(name="torch", load=lambda: function, features=None)
 
 
 def cpp_backend(
-    module: str, name: str, accepts: Callable[[torch.dtype, int], bool] | None = None
+    module: str,
+    name: str,
+    accepts: Callable[[torch.dtype, int], bool] | None = None,
+    features: frozenset[str] = PLAIN,
 ) -> Backend[Callable[..., Any]]:
     """A wrapper in `llm_kernels.cpu.<module>`: float32 and bfloat16 on the CPU."""
     return Backend(
@@ -35,11 +38,15 @@ def cpp_backend(
         dtypes=_CPP_DTYPES,
         priority=20,
         accepts=accepts,
+        features=features,
     )
 
 
 def triton_backends(
-    module: str, name: str, accepts: Callable[[torch.dtype, int], bool] | None = None
+    module: str,
+    name: str,
+    accepts: Callable[[torch.dtype, int], bool] | None = None,
+    features: frozenset[str] = PLAIN,
 ) -> list[Backend[Callable[..., Any]]]:
     """A launcher in `llm_kernels.triton.<module>`: compiled on a GPU; interpreted on a CPU, if named."""
     path = f"llm_kernels.triton.{module}"
@@ -50,6 +57,7 @@ def triton_backends(
         dtypes=FLOATS,
         priority=10,
         accepts=accepts,
+        features=features,
     )
     interpreted: Backend[Callable[..., Any]] = Backend(
         name="triton_interpreter",
@@ -58,6 +66,7 @@ def triton_backends(
         dtypes=_INTERPRETED_DTYPES,
         priority=-1,
         accepts=accepts,
+        features=features,
     )
     return [compiled, interpreted]
 

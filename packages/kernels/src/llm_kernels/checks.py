@@ -23,31 +23,35 @@ def check_dtype(field: str, x: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def check_attention(
-    out_THD: torch.Tensor,
+    out_THV: torch.Tensor,
     query_THD: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     metadata: AttentionMetadata,
-    sliding_window: int | None,
-    soft_cap: float | None,
 ) -> None:
-    """Checks all that can be known without reading device memory."""
+    """Checks the tensors, as far as can be known without reading device memory."""
     device = query_THD.device
     if query_THD.ndim != 3:
         raise InvalidArgument("query_THD", f"expected [T, H, D], got {list(query_THD.shape)}")
     num_tokens, num_heads, head_size = query_THD.shape
-    check_shape("out_THD", out_THD, (num_tokens, num_heads, head_size), device)
-    check_dtype("out_THD", out_THD, query_THD.dtype)
     if key_cache.ndim != 4 or key_cache.shape[-1] != head_size or key_cache.device != device:
         found = f"{list(key_cache.shape)} on {key_cache.device}"
         raise InvalidArgument(
             "key_cache", f"expected [N, block_size, K, {head_size}] on {device}, got {found}"
         )
-    check_shape("value_cache", value_cache, tuple(key_cache.shape), device)
+    value_size = value_cache.shape[-1] if value_cache.ndim == 4 else head_size
+    check_shape("value_cache", value_cache, (*key_cache.shape[:3], value_size), device)
     check_dtype("value_cache", value_cache, key_cache.dtype)
+    check_shape("out_THV", out_THV, (num_tokens, num_heads, value_size), device)
+    check_dtype("out_THV", out_THV, query_THD.dtype)
     num_kv_heads = key_cache.shape[2]
     if num_kv_heads == 0 or num_heads % num_kv_heads != 0:
         raise InvalidArgument("query_THD", f"{num_heads} heads are no multiple of {num_kv_heads} KV heads")
+    check_rows(metadata, device)
+
+
+def check_rows(metadata: AttentionMetadata, device: torch.device) -> None:
+    """Checks the rows of a step but their values."""
     num_rows = metadata.context_lens.numel()
     check_shape("cu_query_lens", metadata.cu_query_lens, (num_rows + 1,), device)
     if metadata.block_tables.ndim != 2:
@@ -59,15 +63,90 @@ def check_attention(
         check_dtype(field, getattr(metadata, field), torch.int32)
     if not 0 <= metadata.num_decodes <= num_rows:
         raise InvalidArgument("num_decodes", f"expected 0..{num_rows}, got {metadata.num_decodes}")
+
+
+def check_scoring(
+    query_THD: torch.Tensor,
+    sliding_window: int | None,
+    soft_cap: float | None,
+    chunk: int | None = None,
+    sinks: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    causal: bool = True,
+) -> None:
+    """Checks how scores come about; all None (and causal) is always right."""
     if sliding_window is not None and sliding_window < 1:
         raise InvalidArgument("sliding_window", f"expected at least 1, got {sliding_window}")
     if soft_cap is not None and not soft_cap > 0:
         raise InvalidArgument("soft_cap", f"expected more than 0, got {soft_cap}")
+    if chunk is not None and chunk < 1:
+        raise InvalidArgument("chunk", f"expected at least 1, got {chunk}")
+    if sinks is not None:
+        check_shape("sinks", sinks, (query_THD.shape[1],), query_THD.device)
+        if not sinks.is_floating_point():
+            raise InvalidArgument("sinks", f"expected a float dtype, got {sinks.dtype}")
+    if alibi_slopes is not None:
+        check_shape("alibi_slopes", alibi_slopes, (query_THD.shape[1],), query_THD.device)
+        check_dtype("alibi_slopes", alibi_slopes, torch.float32)
+    if not causal and (sliding_window is not None or chunk is not None or alibi_slopes is not None):
+        raise InvalidArgument(
+            "causal", "without it queries have no position among the keys: no window, chunk or ALiBi"
+        )
+
+
+def check_latent_attention(
+    out_THR: torch.Tensor,
+    query_THL: torch.Tensor,
+    latent_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    value_size: int,
+) -> None:
+    """Checks the tensors, as far as can be known without reading device memory."""
+    device = query_THL.device
+    if query_THL.ndim != 3:
+        raise InvalidArgument("query_THL", f"expected [T, H, L], got {list(query_THL.shape)}")
+    num_tokens, num_heads, size = query_THL.shape
+    if latent_cache.ndim != 3:
+        raise InvalidArgument("latent_cache", f"expected [N, block_size, L], got {list(latent_cache.shape)}")
+    check_shape("latent_cache", latent_cache, (*latent_cache.shape[:2], size), device)
+    if not 1 <= value_size <= size:
+        raise InvalidArgument("value_size", f"expected 1..{size}, got {value_size}")
+    check_shape("out_THR", out_THR, (num_tokens, num_heads, value_size), device)
+    check_dtype("out_THR", out_THR, query_THL.dtype)
+    check_rows(metadata, device)
+
+
+def check_varlen(
+    out_THV: torch.Tensor,
+    query_THD: torch.Tensor,
+    key_SKD: torch.Tensor,
+    value_SKV: torch.Tensor,
+    cu_query_lens: torch.Tensor,
+    cu_key_lens: torch.Tensor,
+) -> None:
+    """Checks the packed tensors but the values of the lengths."""
+    device = query_THD.device
+    for field, x in (("query_THD", query_THD), ("key_SKD", key_SKD), ("value_SKV", value_SKV)):
+        if x.ndim != 3:
+            raise InvalidArgument(field, f"expected three dimensions, got {list(x.shape)}")
+    num_tokens, num_heads, head_size = query_THD.shape
+    num_keys, num_kv_heads, value_size = value_SKV.shape
+    check_shape("key_SKD", key_SKD, (num_keys, num_kv_heads, head_size), device)
+    check_shape("value_SKV", value_SKV, (num_keys, num_kv_heads, value_size), device)
+    check_shape("out_THV", out_THV, (num_tokens, num_heads, value_size), device)
+    for field, x in (("key_SKD", key_SKD), ("value_SKV", value_SKV), ("out_THV", out_THV)):
+        check_dtype(field, x, query_THD.dtype)
+    if num_kv_heads == 0 or num_heads % num_kv_heads != 0:
+        raise InvalidArgument("query_THD", f"{num_heads} heads are no multiple of {num_kv_heads} KV heads")
+    check_shape("cu_query_lens", cu_query_lens, (cu_query_lens.numel(),), device)
+    check_shape("cu_key_lens", cu_key_lens, (cu_query_lens.numel(),), device)
+    check_dtype("cu_query_lens", cu_query_lens, torch.int32)
+    check_dtype("cu_key_lens", cu_key_lens, torch.int32)
 
 
 def check_write_kv(
     key_TKD: torch.Tensor,
-    value_TKD: torch.Tensor,
+    value_TKV: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
@@ -77,13 +156,32 @@ def check_write_kv(
     if key_TKD.ndim != 3:
         raise InvalidArgument("key_TKD", f"expected [T, K, D], got {list(key_TKD.shape)}")
     num_tokens, num_kv_heads, head_size = key_TKD.shape
-    check_shape("value_TKD", value_TKD, (num_tokens, num_kv_heads, head_size), device)
-    check_dtype("value_TKD", value_TKD, key_TKD.dtype)
+    value_size = value_TKV.shape[-1] if value_TKV.ndim == 3 else head_size
+    check_shape("value_TKD", value_TKV, (num_tokens, num_kv_heads, value_size), device)
+    check_dtype("value_TKD", value_TKV, key_TKD.dtype)
     if key_cache.ndim != 4:
         raise InvalidArgument("key_cache", f"expected [N, block_size, K, D], got {list(key_cache.shape)}")
     check_shape("key_cache", key_cache, (*key_cache.shape[:2], num_kv_heads, head_size), device)
-    check_shape("value_cache", value_cache, tuple(key_cache.shape), device)
+    check_shape("value_cache", value_cache, (*key_cache.shape[:3], value_size), device)
     check_dtype("value_cache", value_cache, key_cache.dtype)
+    check_slots(slot_mapping, num_tokens, device)
+
+
+def check_write_latent(
+    latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mapping: torch.Tensor
+) -> None:
+    """Checks all but the values of the slots."""
+    if latent_TL.ndim != 2:
+        raise InvalidArgument("latent_TL", f"expected [T, L], got {list(latent_TL.shape)}")
+    if latent_cache.ndim != 3:
+        raise InvalidArgument("latent_cache", f"expected [N, block_size, L], got {list(latent_cache.shape)}")
+    shape = (*latent_cache.shape[:2], latent_TL.shape[1])
+    check_shape("latent_cache", latent_cache, shape, latent_TL.device)
+    check_slots(slot_mapping, latent_TL.shape[0], latent_TL.device)
+
+
+def check_slots(slot_mapping: torch.Tensor, num_tokens: int, device: torch.device) -> None:
+    """Checks the slots of a step's tokens but their values."""
     check_shape("slot_mapping", slot_mapping, (num_tokens,), device)
     check_dtype("slot_mapping", slot_mapping, torch.int64)
 

@@ -15,7 +15,8 @@ class AttentionMetadata:
         cu_query_lens: int32 [R + 1], prefix sums of the query tokens of each row; the first is 0.
         context_lens: int32 [R], tokens in the cache after this step's write, its query tokens included. A row
             with 0 (padding) yields zeros.
-        block_tables: int32 [R, max_blocks], block ids in order; entries past a row's context are not read.
+        block_tables: int32 [R, max_blocks], block ids in order; entries past a row's context are not read,
+            nor those wholly before what a window or chunk lets the row's queries see.
         slot_mapping: int64 [T], block * block_size + offset where a token's KV goes; -1 writes nothing.
         positions: int64 [T], position of each token in its sequence.
         num_decodes: Leading rows with exactly one query token.

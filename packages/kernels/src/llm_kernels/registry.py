@@ -1,9 +1,10 @@
 """Back ends of an op and the choice between them; knows nothing about any particular op.
 
-A back end states the devices and dtypes it takes, an optional predicate over (dtype, size), and a priority.
-The highest priority that applies and loads wins. The choice is made once per (device, dtype, size) and kept
-in a dict, so that a call costs one lookup. `size` is the one extent kernels are specialised on: the head size
-for attention, KV write and rope, the last dimension elsewhere.
+A back end states the devices and dtypes it takes, an optional predicate over (dtype, size), the features it
+has beyond the plain op, and a priority. The highest priority that applies and loads wins. The choice is made
+once per (device, dtype, size, features) and kept in a dict, so that a call costs one lookup. `size` is the
+one extent kernels are specialised on: the head size for attention, KV write and rope, the last dimension
+elsewhere. A feature is a word for an optional argument of the op that not every back end takes, as "sinks".
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., object])
 _log = logging.getLogger(__name__)
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
+PLAIN: frozenset[str] = frozenset()
+"""No feature: what every back end of an op can do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class Backend(Generic[F]):
         dtypes: Dtypes of the leading tensor taken; None takes all.
         priority: Higher is preferred. The torch reference is 0; below 0 is used only when named.
         accepts: Further predicate over (dtype, size).
+        features: What it does beyond the plain op; None takes all.
     """
 
     name: str
@@ -44,13 +48,17 @@ class Backend(Generic[F]):
     dtypes: frozenset[torch.dtype] | None = None
     priority: int = 0
     accepts: Callable[[torch.dtype, int], bool] | None = None
+    features: frozenset[str] | None = PLAIN
 
-    def takes(self, device: torch.device, dtype: torch.dtype, size: int) -> bool:
-        """Whether the stated devices, dtypes and predicate cover the problem."""
+    def takes(
+        self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
+    ) -> bool:
+        """Whether the stated devices, dtypes, predicate and features cover the problem."""
         return (
             (self.devices is None or device.type in self.devices)
             and (self.dtypes is None or dtype in self.dtypes)
             and (self.accepts is None or self.accepts(dtype, size))
+            and (self.features is None or features <= self.features)
         )
 
 
@@ -80,31 +88,38 @@ class Op(Generic[F]):
         self.backends = tuple(sorted(backends, key=lambda b: -b.priority))
         self.default_size = default_size
         self._loaded: dict[str, F | BackendUnavailable] = {}
-        self._choice: dict[tuple[torch.device, torch.dtype, int], F] = {}
+        self._choice: dict[tuple[torch.device, torch.dtype, int, frozenset[str]], F] = {}
         self._forced: str | None = None
 
-    def pick(self, device: torch.device, dtype: torch.dtype, size: int) -> F:
-        """The implementation for a problem.
+    def pick(
+        self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
+    ) -> F:
+        """The implementation for a problem; `features` are those the call makes use of.
 
         Raises:
             BackendUnavailable: The back end named through `use_backend` does not apply, or none does.
         """
         try:
-            return self._choice[device, dtype, size]
+            return self._choice[device, dtype, size, features]
         except KeyError:
-            implementation = self._load(self.choose(device, dtype, size))
+            implementation = self._load(self.choose(device, dtype, size, features))
             if isinstance(implementation, BackendUnavailable):
                 raise implementation from None
-            self._choice[device, dtype, size] = implementation
+            self._choice[device, dtype, size, features] = implementation
             return implementation
 
-    def choose(self, device: torch.device, dtype: torch.dtype, size: int) -> Backend[F]:
+    def choose(
+        self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
+    ) -> Backend[F]:
         """The back end `pick` would use. Logs one line for each better one that cannot load."""
-        problem = f"{self.name} on {device.type}, {dtype}, size {size}"
+        problem = ", ".join([f"{self.name} on {device.type}", str(dtype), f"size {size}", *sorted(features)])
         if self._forced is not None:
-            return self._choose_forced(problem, device, dtype, size)
+            backend = self.backend(self._forced)
+            if not backend.takes(device, dtype, size, features):
+                raise BackendUnavailable(f"back end {backend.name} does not take {problem}")
+            return backend
         for backend in self.backends:
-            if backend.priority < 0 or not backend.takes(device, dtype, size):
+            if backend.priority < 0 or not backend.takes(device, dtype, size, features):
                 continue
             implementation = self._load(backend)
             if not isinstance(implementation, BackendUnavailable):
@@ -141,12 +156,6 @@ class Op(Generic[F]):
                 return backend
         names = ", ".join(b.name for b in self.backends)
         raise BackendUnavailable(f"op {self.name} has no back end {name!r}; it has: {names}")
-
-    def _choose_forced(self, problem: str, device: torch.device, dtype: torch.dtype, size: int) -> Backend[F]:
-        backend = self.backend(str(self._forced))
-        if not backend.takes(device, dtype, size):
-            raise BackendUnavailable(f"back end {backend.name} does not take {problem}")
-        return backend
 
     def _load(self, backend: Backend[F]) -> F | BackendUnavailable:
         if backend.name not in self._loaded:

@@ -19,8 +19,9 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
+    *_features: object,
 ) -> None:
-    """C++ back end of `ops.paged_attention`."""
+    """C++ back end of `ops.paged_attention`; the registry keeps calls with features away."""
     try:
         _paged_attention(
             out_THD,

@@ -4,11 +4,13 @@ from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.ops.activation import ActivationKind, gated_activation
 from llm_kernels.ops.attention import paged_attention
 from llm_kernels.ops.catalog import available_backends, describe_backends, selected, use_backend
-from llm_kernels.ops.kv_write import write_kv
+from llm_kernels.ops.kv_write import write_kv, write_latent
+from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
 from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
 from llm_kernels.ops.rope import rotary_embedding
 from llm_kernels.ops.sampling import sample, token_ranks
+from llm_kernels.ops.varlen_attention import varlen_attention
 from llm_kernels.registry import BackendStatus
 from llm_kernels.sampling_batch import Penalties, SampleOutput, SamplingBatch, TokenRanks
 
@@ -24,6 +26,7 @@ __all__ = [
     "describe_backends",
     "fused_add_rms_norm",
     "gated_activation",
+    "latent_attention",
     "linear",
     "paged_attention",
     "rms_norm",
@@ -32,5 +35,7 @@ __all__ = [
     "selected",
     "token_ranks",
     "use_backend",
+    "varlen_attention",
     "write_kv",
+    "write_latent",
 ]

@@ -9,13 +9,13 @@ import torch
 from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import attention as reference_attention
-from llm_kernels.registry import Op
+from llm_kernels.registry import PLAIN, Op
 
 
 class _PagedAttention(Protocol):
     def __call__(
         self,
-        out_THD: torch.Tensor,
+        out_THV: torch.Tensor,
         query_THD: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
@@ -23,6 +23,10 @@ class _PagedAttention(Protocol):
         scale: float,
         sliding_window: int | None,
         soft_cap: float | None,
+        chunk: int | None,
+        sinks: torch.Tensor | None,
+        alibi_slopes: torch.Tensor | None,
+        causal: bool,
         /,
     ) -> None: ...
 
@@ -44,7 +48,7 @@ PAGED_ATTENTION: Op[_PagedAttention] = Op(
 
 
 def paged_attention(
-    out_THD: torch.Tensor,
+    out_THV: torch.Tensor,
     query_THD: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
@@ -53,25 +57,71 @@ def paged_attention(
     scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    chunk: int | None = None,
+    sinks: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    causal: bool = True,
 ) -> None:
-    """Causal attention of each row's query tokens over its cached tokens, the step's own included.
+    """Attention of each row's query tokens over its cached tokens, the step's own included.
 
     Query head h reads KV head h // (H / K). Of a row of C tokens, the q-th of the last Q, the query tokens,
-    stands at position C - Q + q and sees the keys at or before it.
+    stands at position p = C - Q + q and sees the keys at or before it. Entries of a block table that lie
+    wholly before the first key a row's queries see are not read.
 
     Args:
-        out_THD: [T, H, D], dtype of the query. Tokens past `cu_query_lens[R]` are left as they are.
+        out_THV: [T, H, V], dtype of the query. Tokens past `cu_query_lens[R]` are left as they are.
         query_THD: [T, H, D]; may be a strided view with a contiguous last dimension.
-        key_cache: [N, block_size, K, D]; H a multiple of K; last dimension contiguous.
-        value_cache: Same.
+        key_cache: [N, block_size, K, D]; H a multiple of K; last dimension contiguous. Blocks may lie
+            further apart than their size.
+        value_cache: [N, block_size, K, V]; same. V may differ from D.
         metadata: The rows, decode rows first.
         scale: Factor of the scores, mostly D ** -0.5.
         sliding_window: A query sees this many latest keys, its own included.
         soft_cap: Scores become soft_cap * tanh(score / soft_cap).
+        chunk: A query at position p sees keys from (p // chunk) * chunk on.
+        sinks: float [H]; a further score of each head, neither scaled nor capped, that enters the denominator
+            of the softmax only.
+        alibi_slopes: float32 [H]; the (capped) score of a key at k falls by slope * (p - k).
+        causal: Without it each query sees all `context_lens` keys of its row (cross attention): the queries
+            are not counted in them, and a window, a chunk or ALiBi have no meaning.
 
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, or (CPU) a block id lies outside the cache.
     """
-    PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, query_THD.shape[-1])(
-        out_THD, query_THD, key_cache, value_cache, metadata, scale, sliding_window, soft_cap
+    head_size, value_size = query_THD.shape[-1], value_cache.shape[-1]
+    features = PLAIN
+    if chunk is not None or sinks is not None or alibi_slopes is not None or not causal:
+        features = _features(chunk, sinks, alibi_slopes, causal)
+    if value_size != head_size:
+        features |= _VALUE_SIZE
+        head_size = max(head_size, value_size)
+    PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features)(
+        out_THV,
+        query_THD,
+        key_cache,
+        value_cache,
+        metadata,
+        scale,
+        sliding_window,
+        soft_cap,
+        chunk,
+        sinks,
+        alibi_slopes,
+        causal,
     )
+
+
+_VALUE_SIZE = frozenset({"value_size"})
+
+
+def _features(
+    chunk: int | None, sinks: torch.Tensor | None, alibi_slopes: torch.Tensor | None, causal: bool
+) -> frozenset[str]:
+    """What a call makes use of beyond the plain op."""
+    used = {
+        "chunk": chunk is not None,
+        "sinks": sinks is not None,
+        "alibi": alibi_slopes is not None,
+        "all_keys": not causal,
+    }
+    return frozenset(name for name, is_used in used.items() if is_used)

@@ -11,11 +11,13 @@ import torch
 from llm_kernels.errors import UnknownOp
 from llm_kernels.ops.activation import GATED_ACTIVATION
 from llm_kernels.ops.attention import PAGED_ATTENTION
-from llm_kernels.ops.kv_write import WRITE_KV
+from llm_kernels.ops.kv_write import WRITE_KV, WRITE_LATENT
+from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
 from llm_kernels.ops.norm import FUSED_ADD_RMS_NORM, RMS_NORM
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
 from llm_kernels.ops.sampling import DRAW_TOKENS
+from llm_kernels.ops.varlen_attention import VARLEN_ATTENTION
 from llm_kernels.registry import BackendStatus, Op
 
 OPS: dict[str, Op[Callable[..., Any]]] = {
@@ -23,6 +25,9 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
     for op in (
         PAGED_ATTENTION,
         WRITE_KV,
+        LATENT_ATTENTION,
+        WRITE_LATENT,
+        VARLEN_ATTENTION,
         RMS_NORM,
         FUSED_ADD_RMS_NORM,
         ROTARY_EMBEDDING,

@@ -1,4 +1,4 @@
-"""The op that writes a step's keys and values into the paged cache."""
+"""The ops that write a step's keys and values, or latents, into the paged cache."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ import torch
 
 from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
 from llm_kernels.reference import kv_write as reference_kv_write
-from llm_kernels.registry import Op
+from llm_kernels.registry import PLAIN, Op
 
 _WriteKV: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+_WriteLatent: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+_VALUE_SIZE = frozenset({"value_size"})
 
 WRITE_KV: Op[_WriteKV] = Op(
     "write_kv",
     [
         torch_backend(reference_kv_write.write_kv),
         cpp_backend("kv_write", "write_kv"),
-        *triton_backends("kv_write", "write_kv"),
+        *triton_backends("kv_write", "write_kv", features=_VALUE_SIZE),
     ],
+)
+
+WRITE_LATENT: Op[_WriteLatent] = Op(
+    "write_latent",
+    [
+        torch_backend(reference_kv_write.write_latent),
+        *triton_backends("kv_write", "write_latent"),
+    ],
+    default_size=576,
 )
 
 
 def write_kv(
     key_TKD: torch.Tensor,
-    value_TKD: torch.Tensor,
+    value_TKV: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
@@ -34,15 +45,35 @@ def write_kv(
 
     Args:
         key_TKD: [T, K, D]; may be a strided view with a contiguous last dimension.
-        value_TKD: [T, K, D]; same.
-        key_cache: [N, block_size, K, D], float32, bfloat16 or float16; last dimension contiguous.
-        value_cache: Same.
+        value_TKV: [T, K, V]; same. V may differ from D.
+        key_cache: [N, block_size, K, D], float32, bfloat16 or float16; last dimension contiguous. Blocks may
+            lie further apart than their size.
+        value_cache: [N, block_size, K, V]; same.
         slot_mapping: int64 [T], block * block_size + offset, distinct where not -1.
 
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, or (CPU) a slot lies outside the cache; nothing
             is written then. On a GPU slots outside the cache are skipped.
     """
-    WRITE_KV.pick(key_TKD.device, key_TKD.dtype, key_TKD.shape[-1])(
-        key_TKD, value_TKD, key_cache, value_cache, slot_mapping
+    head_size = key_TKD.shape[-1]
+    features = PLAIN if value_TKV.shape[-1] == head_size else _VALUE_SIZE
+    WRITE_KV.pick(key_TKD.device, key_TKD.dtype, head_size, features)(
+        key_TKD, value_TKV, key_cache, value_cache, slot_mapping
+    )
+
+
+def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Write the latents of T tokens to their slots; a slot of -1 writes nothing.
+
+    Args:
+        latent_TL: [T, L]; may be a strided view with a contiguous last dimension.
+        latent_cache: [N, block_size, L], float32, bfloat16 or float16; last dimension contiguous. Blocks may
+            lie further apart than their size.
+        slot_mapping: int64 [T], block * block_size + offset, distinct where not -1.
+
+    Raises:
+        InvalidArgument: As `write_kv`.
+    """
+    WRITE_LATENT.pick(latent_TL.device, latent_TL.dtype, latent_TL.shape[-1])(
+        latent_TL, latent_cache, slot_mapping
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import triton
 
-from llm_kernels.checks import check_attention, check_inner_contiguous
+from llm_kernels.checks import check_attention, check_inner_contiguous, check_scoring
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.triton.attention_kernels import combine_kernel, decode_kernel, prefill_kernel
 
@@ -85,9 +85,11 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
+    *_features: object,
 ) -> None:
-    """Triton back end of `ops.paged_attention`."""
-    check_attention(out_THD, query_THD, key_cache, value_cache, metadata, sliding_window, soft_cap)
+    """Triton back end of `ops.paged_attention`; the registry keeps calls with features away."""
+    check_attention(out_THD, query_THD, key_cache, value_cache, metadata)
+    check_scoring(query_THD, sliding_window, soft_cap)
     check_inner_contiguous(
         out_THD=out_THD,
         query_THD=query_THD,

@@ -1,4 +1,4 @@
-"""KV write in Triton; knows nothing about who chose the slots."""
+"""Writes to the paged cache in Triton; knows nothing about who chose the slots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from llm_kernels.checks import check_inner_contiguous, check_write_kv
+from llm_kernels.checks import check_inner_contiguous, check_write_kv, check_write_latent
 
 _BLOCK = 1024
 
@@ -30,41 +30,70 @@ def _write_kv_kernel(
     value_cache_stride_head: tl.tensor,
     num_slots: tl.tensor,
     block_size: tl.tensor,
-    num_elements: tl.tensor,
+    num_heads: tl.tensor,
     head_size: tl.tensor,
+    value_size: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
+    """One token, BLOCK elements of its keys and of its values. Grid (tokens, blocks of the wider of both)."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping + token)
     if (slot >= 0) & (slot < num_slots):
         block = slot // block_size
         offset = slot % block_size
         element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = element < num_elements
+        inside = element < num_heads * head_size
         head = element // head_size
         column = element % head_size
         from_key = key + token * key_stride_token + head * key_stride_head + column
         to_key = key_cache + block * key_cache_stride_block + offset * key_cache_stride_token
         copied = tl.load(from_key, mask=inside, other=0.0).to(key_cache.dtype.element_ty)
         tl.store(to_key + head * key_cache_stride_head + column, copied, mask=inside)
+        inside = element < num_heads * value_size
+        head = element // value_size
+        column = element % value_size
         from_value = value + token * value_stride_token + head * value_stride_head + column
         to_value = value_cache + block * value_cache_stride_block + offset * value_cache_stride_token
         copied = tl.load(from_value, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
         tl.store(to_value + head * value_cache_stride_head + column, copied, mask=inside)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_latent_kernel(
+    latent: tl.tensor,
+    latent_cache: tl.tensor,
+    slot_mapping: tl.tensor,
+    stride_token: tl.tensor,
+    cache_stride_block: tl.tensor,
+    cache_stride_token: tl.tensor,
+    num_slots: tl.tensor,
+    block_size: tl.tensor,
+    size: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One token. Grid (tokens, blocks of the latent)."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_mapping + token)
+    if (slot >= 0) & (slot < num_slots):
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < size
+        to = latent_cache + slot // block_size * cache_stride_block + slot % block_size * cache_stride_token
+        copied = tl.load(latent + token * stride_token + column, mask=inside, other=0.0)
+        tl.store(to + column, copied.to(latent_cache.dtype.element_ty), mask=inside)
+
+
 def write_kv(
     key_TKD: torch.Tensor,
-    value_TKD: torch.Tensor,
+    value_TKV: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
     """Triton back end of `ops.write_kv`."""
-    check_write_kv(key_TKD, value_TKD, key_cache, value_cache, slot_mapping)
+    check_write_kv(key_TKD, value_TKV, key_cache, value_cache, slot_mapping)
     check_inner_contiguous(
         key_TKD=key_TKD,
-        value_TKD=value_TKD,
+        value_TKV=value_TKV,
         key_cache=key_cache,
         value_cache=value_cache,
         slot_mapping=slot_mapping,
@@ -73,17 +102,18 @@ def write_kv(
     num_blocks, block_size = key_cache.shape[:2]
     if num_tokens == 0:
         return
-    num_elements = num_kv_heads * head_size
+    value_size = value_TKV.shape[2]
+    num_elements = num_kv_heads * max(head_size, value_size)
     _write_kv_kernel[(num_tokens, triton.cdiv(num_elements, _BLOCK))](
         key_TKD,
-        value_TKD,
+        value_TKV,
         key_cache,
         value_cache,
         slot_mapping,
         key_TKD.stride(0),
         key_TKD.stride(1),
-        value_TKD.stride(0),
-        value_TKD.stride(1),
+        value_TKV.stride(0),
+        value_TKV.stride(1),
         key_cache.stride(0),
         key_cache.stride(1),
         key_cache.stride(2),
@@ -92,8 +122,32 @@ def write_kv(
         value_cache.stride(2),
         num_blocks * block_size,
         block_size,
-        num_elements,
+        num_kv_heads,
         head_size,
+        value_size,
+        BLOCK=_BLOCK,
+        num_warps=4,
+    )
+
+
+def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Triton back end of `ops.write_latent`."""
+    check_write_latent(latent_TL, latent_cache, slot_mapping)
+    check_inner_contiguous(latent_TL=latent_TL, latent_cache=latent_cache, slot_mapping=slot_mapping)
+    num_tokens, size = latent_TL.shape
+    num_blocks, block_size = latent_cache.shape[:2]
+    if num_tokens == 0:
+        return
+    _write_latent_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
+        latent_TL,
+        latent_cache,
+        slot_mapping,
+        latent_TL.stride(0),
+        latent_cache.stride(0),
+        latent_cache.stride(1),
+        num_blocks * block_size,
+        block_size,
+        size,
         BLOCK=_BLOCK,
         num_warps=4,
     )
