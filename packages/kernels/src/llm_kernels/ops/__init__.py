@@ -4,12 +4,18 @@ from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.ops.activation import ActivationKind, gated_activation
 from llm_kernels.ops.attention import paged_attention
 from llm_kernels.ops.catalog import available_backends, describe_backends, selected, use_backend
+from llm_kernels.ops.causal_conv import causal_conv1d
+from llm_kernels.ops.delta_rule import gated_delta_rule
 from llm_kernels.ops.kv_write import write_kv, write_latent
 from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
+from llm_kernels.ops.linear_attention import linear_attention
 from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
+from llm_kernels.ops.rg_lru import rg_lru
 from llm_kernels.ops.rope import rotary_embedding
 from llm_kernels.ops.sampling import sample, token_ranks
+from llm_kernels.ops.selective_scan import selective_scan
+from llm_kernels.ops.ssd_scan import ssd_scan
 from llm_kernels.ops.varlen_attention import varlen_attention
 from llm_kernels.registry import BackendStatus
 from llm_kernels.sampling_batch import Penalties, SampleOutput, SamplingBatch, TokenRanks
@@ -23,16 +29,22 @@ __all__ = [
     "SamplingBatch",
     "TokenRanks",
     "available_backends",
+    "causal_conv1d",
     "describe_backends",
     "fused_add_rms_norm",
     "gated_activation",
+    "gated_delta_rule",
     "latent_attention",
     "linear",
+    "linear_attention",
     "paged_attention",
+    "rg_lru",
     "rms_norm",
     "rotary_embedding",
     "sample",
     "selected",
+    "selective_scan",
+    "ssd_scan",
     "token_ranks",
     "use_backend",
     "varlen_attention",

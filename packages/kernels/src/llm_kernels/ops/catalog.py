@@ -11,12 +11,18 @@ import torch
 from llm_kernels.errors import UnknownOp
 from llm_kernels.ops.activation import GATED_ACTIVATION
 from llm_kernels.ops.attention import PAGED_ATTENTION
+from llm_kernels.ops.causal_conv import CAUSAL_CONV1D
+from llm_kernels.ops.delta_rule import GATED_DELTA_RULE
 from llm_kernels.ops.kv_write import WRITE_KV, WRITE_LATENT
 from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
+from llm_kernels.ops.linear_attention import LINEAR_ATTENTION
 from llm_kernels.ops.norm import FUSED_ADD_RMS_NORM, RMS_NORM
+from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
 from llm_kernels.ops.sampling import DRAW_TOKENS
+from llm_kernels.ops.selective_scan import SELECTIVE_SCAN
+from llm_kernels.ops.ssd_scan import SSD_SCAN
 from llm_kernels.ops.varlen_attention import VARLEN_ATTENTION
 from llm_kernels.registry import BackendStatus, Op
 
@@ -33,6 +39,12 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         ROTARY_EMBEDDING,
         GATED_ACTIVATION,
         LINEAR,
+        CAUSAL_CONV1D,
+        GATED_DELTA_RULE,
+        LINEAR_ATTENTION,
+        RG_LRU,
+        SELECTIVE_SCAN,
+        SSD_SCAN,
         DRAW_TOKENS,
     )
 }
