@@ -91,7 +91,7 @@ class PagedRun:
     computed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.caches = self.decoder.allocate_kv_caches(self.num_blocks, self.block_size)
+        self.caches = self.decoder.allocate_caches(self.num_blocks, self.block_size)
         # What a reader must never see: the cache starts full of wrong numbers.
         for cache in (item for pair in self.caches for item in pair):
             cache.fill_(37.0)
@@ -113,7 +113,9 @@ class PagedRun:
             ids += rows[name]
             self.computed[name] = mine.stop
         hidden = self.decoder.forward(
-            torch.tensor(ids), self._metadata(names, rows, positions, slots), self.caches
+            torch.tensor(ids),
+            [self._metadata(names, rows, positions, slots)] * len(self.caches),
+            self.caches,
         )
         logits = self.decoder.logits(hidden)
         assert logits.dtype == torch.float32

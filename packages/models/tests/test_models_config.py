@@ -15,8 +15,7 @@ from llm_models import (
     resolve,
     spec_for,
 )
-from llm_models.rope import cos_sin_table
-from llm_models.spec import LinearScaling, Llama3Scaling, YarnScaling
+from llm_models.rope import LinearScaling, Llama3Scaling, YarnScaling, cos_sin_table
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -35,18 +34,18 @@ def config(**changes):
 
 
 def mixer(**changes):
-    return spec_for(config(**changes)).layers[0].mixer
+    return spec_for(config(**changes)).layers[0].branches[0].blocks[0]
 
 
 def test_absent_fields_take_the_defaults_of_the_family():
     spec = spec_for(config())
-    attention = spec.layers[0].mixer
+    attention = spec.layers[0].branches[0].blocks[0]
     assert (attention.num_kv_heads, attention.head_size, attention.scale) == (4, 16, 0.25)
     assert not attention.qkv_bias
-    assert not spec.embedding.tied
+    assert not spec.head.tied
     assert (attention.rope.theta, attention.rope.scaling) == (10000.0, None)
-    assert spec.layers[0].norm.eps == 1e-6
-    assert spec.layers[0].feed_forward.activation == "silu"
+    assert spec.layers[0].branches[0].pre.eps == 1e-6
+    assert spec.layers[0].branches[1].blocks[0].activation == "silu"
 
 
 def test_null_counts_as_absent():
@@ -110,7 +109,7 @@ def test_partial_rotary():
 @pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
 def test_windows_of_qwen(name, changes, windows):
     spec = spec_for(config(architectures=[name], **changes))
-    assert [block.mixer.sliding_window for block in spec.layers] == windows
+    assert [layer.branches[0].blocks[0].sliding_window for layer in spec.layers] == windows
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_windows_of_qwen(name, changes, windows):
 )
 def test_windows_of_mistral(given, window):
     spec = spec_for(config(architectures=["MistralForCausalLM"], **given))
-    assert {block.mixer.sliding_window for block in spec.layers} == {window}
+    assert {layer.branches[0].blocks[0].sliding_window for layer in spec.layers} == {window}
 
 
 def test_biases_by_family():
@@ -148,11 +147,11 @@ def test_biases_by_family():
         ({"rope_scaling": "linear"}, "rope_scaling", ConfigError),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor", ConfigError),
         (
-            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            {"rope_scaling": {"rope_type": "spiral", "factor": 2.0}},
             "rope_scaling.rope_type",
             UnsupportedConfig,
         ),
-        ({"hidden_act": "relu"}, "hidden_act", UnsupportedConfig),
+        ({"hidden_act": "wobble"}, "hidden_act", UnsupportedConfig),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config", UnsupportedConfig),
         ({"architectures": ...}, "architectures", ConfigError),
         ({"architectures": []}, "architectures", ConfigError),
@@ -289,9 +288,9 @@ def test_dummy_weights_need_the_config_only(folder):
         for _ in range(2)
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
-    matrix = first["layers.1.gate_up.weight"]
+    matrix = first["layers.1.mlp.input.weight"]
     assert matrix.std().item() == pytest.approx(0.02, rel=0.1)
-    assert not torch.equal(matrix, first["layers.0.gate_up.weight"])
+    assert not torch.equal(matrix, first["layers.0.mlp.input.weight"])
     assert torch.equal(first["final_norm.weight"], torch.ones(64))
 
 
@@ -307,10 +306,9 @@ def test_bad_arguments(folder, field, given):
 
 def test_cache_sizes(folder):
     decoder = load_model(resolve(str(folder)), dtype=torch.bfloat16, device="cpu", load_format="dummy")
-    assert decoder.kv_cache_shape(10, 16) == (10, 16, 4, 16)
+    assert [cache.shapes(10, 16) for cache in decoder.caches] == [((10, 16, 4, 16),) * 2] * 2
     assert decoder.kv_bytes_per_block(16) == 2 * 2 * 16 * 4 * 16 * 2
-    assert decoder.kv_bytes_per_block(16, torch.float32) == 2 * 2 * 16 * 4 * 16 * 4
-    caches = decoder.allocate_kv_caches(10, 16)
+    caches = decoder.allocate_caches(10, 16)
     total = sum(item.numel() * item.element_size() for pair in caches for item in pair)
     assert total == 10 * decoder.kv_bytes_per_block(16)
     assert len(caches) == 2

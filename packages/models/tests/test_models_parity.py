@@ -93,5 +93,5 @@ def test_one_pair_of_caches_a_layer(pair, paged_run):
     _, ours = pair
     run = paged_run(ours)
     run.caches = run.caches[:-1]
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="for 3 caches"):
         run.step({"a": [5, 6]})

@@ -63,9 +63,9 @@ def test_tensors_land_in_the_fused_parameters(folder):
     ours = dict(load(folder).named_parameters())
     prefix = "model.layers.1.self_attn."
     qkv = torch.cat([theirs[f"{prefix}{part}_proj.weight"] for part in "qkv"])
-    assert torch.equal(ours["layers.1.qkv.weight"], qkv)
+    assert torch.equal(ours["layers.1.attention.input.weight"], qkv)
     gate_up = torch.cat([theirs[f"model.layers.1.mlp.{part}_proj.weight"] for part in ("gate", "up")])
-    assert torch.equal(ours["layers.1.gate_up.weight"], gate_up)
+    assert torch.equal(ours["layers.1.mlp.input.weight"], gate_up)
     assert torch.equal(ours["head.weight"], theirs["lm_head.weight"])
     assert sum(p.numel() for p in ours.values()) == sum(t.numel() for t in theirs.values())
 

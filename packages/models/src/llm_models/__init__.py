@@ -1,6 +1,8 @@
 """Decoders as declarative specs, with safetensors and GGUF loading; knows nothing about requests."""
 
 from llm_models.architectures import Architecture, architecture
+from llm_models.blocks.step import Packed
+from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
 from llm_models.config import checkpoint_dtype
 from llm_models.decoder import Decoder
 from llm_models.errors import (
@@ -10,6 +12,7 @@ from llm_models.errors import (
     MissingTensor,
     ModelError,
     ModelNotFound,
+    ShardingError,
     UnexpectedTensor,
     UnknownArchitecture,
     UnknownQuantization,
@@ -25,15 +28,22 @@ from llm_models.spec import DecoderSpec
 
 __all__ = [
     "Architecture",
+    "CacheSpec",
     "ConfigError",
     "CorruptFile",
+    "CrossCacheSpec",
     "Decoder",
     "DecoderSpec",
+    "KVCacheSpec",
+    "LatentCacheSpec",
     "MissingShard",
     "MissingTensor",
     "ModelError",
     "ModelFiles",
     "ModelNotFound",
+    "Packed",
+    "ShardingError",
+    "StateCacheSpec",
     "UnexpectedTensor",
     "UnknownArchitecture",
     "UnknownQuantization",

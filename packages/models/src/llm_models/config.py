@@ -6,16 +6,9 @@ from typing import Any
 
 import torch
 
+from llm_models.activations import HF_ACTIVATIONS, Activation
 from llm_models.errors import ConfigError, UnsupportedConfig
-from llm_models.spec import Activation
 
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
 _DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -86,12 +79,26 @@ class ConfigReader:
             raise self._error(field, f"must be an object, not {value!r}")
         return ConfigReader(value, prefix=f"{self._prefix}{field}.")
 
-    def activation(self, field: str = "hidden_act") -> Activation:
-        """The gate's activation; `silu` when missing."""
-        name = self.string(field, "silu")
-        if name not in _ACTIVATIONS:
-            raise UnsupportedConfig(self._prefix + field, f"{name!r} is none of {', '.join(_ACTIVATIONS)}")
-        return _ACTIVATIONS[name]
+    def number(self, field: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._value(field, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._error(field, f"must be a finite number, not {value!r}")
+        return float(value)
+
+    def whole_number(self, field: str, default: int | None = None) -> int:
+        """An integer from zero on."""
+        value = self._value(field, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._error(field, f"must be an integer from 0 on, not {value!r}")
+        return value
+
+    def activation(self, field: str = "hidden_act", default: str = "silu") -> Activation:
+        """The activation that the field names."""
+        name = self.string(field, default)
+        if name not in HF_ACTIVATIONS:
+            raise UnsupportedConfig(self._prefix + field, f"{name!r} is none of {', '.join(HF_ACTIVATIONS)}")
+        return HF_ACTIVATIONS[name]
 
     def refuse(self, field: str, reason: str) -> None:
         """Raises `UnsupportedConfig` when the field is there and not null, false or empty."""

@@ -45,6 +45,10 @@ class UnknownArchitecture(ConfigError):
         self.architecture = architecture
 
 
+class ShardingError(ConfigError):
+    """A model cannot be shared out among the ranks of tensor parallelism."""
+
+
 class WeightError(ModelError):
     """Base of all errors about weight files.
 
@@ -86,3 +90,11 @@ class MissingShard(WeightError):
 
 class CorruptFile(WeightError):
     """A weight file is truncated, has a wrong magic number, or its header makes no sense."""
+
+
+class DuplicateTensor(WeightError):
+    """Two weight files hold the same tensor, or a file or the index lists it twice."""
+
+
+class PickleRefused(WeightError):
+    """The weights are pickle files, which are read only when that is asked for."""

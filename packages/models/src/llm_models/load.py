@@ -1,21 +1,22 @@
 """Owns building a decoder from a model's files; knows nothing about serving it."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from llm_distributed import DeviceMesh
 from torch import Tensor
 
-from llm_models.decoder import Decoder
+from llm_models.decoder import Decoder, decoder_parameters
 from llm_models.errors import ConfigError
 from llm_models.files import ModelFiles
-from llm_models.loading.assign import check_tensors, copy_tensors
+from llm_models.loading.assign import copy_tensors, place_tensors
 from llm_models.loading.dummy import fill_random
 from llm_models.loading.gguf_models import GGUFSource
 from llm_models.loading.safetensors_files import SafetensorsSource
 from llm_models.loading.source import TensorSource
-from llm_models.parameters import ParameterSpec, expected_tensors, parameter_specs
+from llm_models.parameters import Parameter, Shard
 from llm_models.registry import spec_for
-from llm_models.spec import DecoderSpec
 
 LoadFormat = Literal["auto", "dummy"]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -28,6 +29,7 @@ def load_model(
     device: torch.device | str,
     load_format: LoadFormat = "auto",
     progress: bool = False,
+    mesh: DeviceMesh | None = None,
 ) -> Decoder:
     """Builds the decoder that `files` describe, with its weights on `device`.
 
@@ -40,10 +42,12 @@ def load_model(
         device: Where they go.
         load_format: `auto` reads the files' weights; `dummy` fills in seeded random numbers instead.
         progress: Show a bar on standard error.
+        mesh: The ranks that share the layers (axis `tp`); each reads only its own slices.
 
     Raises:
         UnknownArchitecture: No spec for this architecture.
         ConfigError: The config, `dtype` or `load_format` is at fault.
+        ShardingError: The model cannot be shared out among the ranks.
         WeightError: The weight files are at fault.
     """
     if dtype not in _DTYPES:
@@ -51,26 +55,28 @@ def load_model(
     if load_format not in ("auto", "dummy"):
         raise ConfigError("load_format", f"{load_format!r} is neither 'auto' nor 'dummy'")
     spec = spec_for(files.config)
-    specs = parameter_specs(spec)
+    shard = Shard() if mesh is None else Shard(mesh.rank("tp"), mesh.size("tp"))
+    wanted = decoder_parameters(spec, shard)
     if load_format == "dummy":
-        parameters = _allocate(specs, dtype, device)
-        fill_random(parameters, specs)
-        return Decoder(spec, parameters)
+        parameters = _allocate(wanted, dtype, device)
+        fill_random(parameters, wanted)
+        return Decoder(spec, parameters, mesh)
     source: TensorSource = GGUFSource(files.path) if files.kind == "gguf" else SafetensorsSource(files.path)
-    expected = expected_tensors(specs)
-    check_tensors(expected, source, harmless=_harmless(spec))
-    parameters = _allocate(specs, dtype, device)
-    copy_tensors(expected, source, parameters, progress=progress)
-    return Decoder(spec, parameters)
+    # A tied head is often saved a second time.
+    placed = place_tensors(wanted, spec.names, source, harmless=("head.weight",) if spec.head.tied else ())
+    parameters = _allocate(wanted, dtype, device)
+    copy_tensors(placed, source, parameters, progress=progress)
+    return Decoder(spec, parameters, mesh)
 
 
 def _allocate(
-    specs: tuple[ParameterSpec, ...], dtype: torch.dtype, device: torch.device | str
+    wanted: Sequence[Parameter], dtype: torch.dtype, device: torch.device | str
 ) -> dict[str, Tensor]:
-    return {spec.name: torch.empty(spec.shape, dtype=dtype, device=device) for spec in specs}
-
-
-def _harmless(spec: DecoderSpec) -> tuple[str, ...]:
-    # A tied head is often saved a second time.
-    tied_head = (rf"{spec.names.head}\.weight",) if spec.embedding.tied else ()
-    return spec.names.harmless + tied_head
+    """Memory for the parameters; what no checkpoint need hold is filled with its default, else with 0."""
+    allocated = {}
+    for parameter in wanted:
+        fill = 0.0 if parameter.default is None else parameter.default
+        allocated[parameter.name] = torch.full(
+            parameter.shape, fill, dtype=parameter.dtype or dtype, device=device
+        )
+    return allocated

@@ -1,109 +1,200 @@
-"""Owns which parameters a spec has and which tensors fill which rows of them; knows nothing about files."""
+"""Owns the parameters of a model: their shapes on this rank, and the tensors that fill them.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+Knows nothing about files. A parameter is filled from tensors under *canonical* names, such as
+`layers.3.attention.query.weight`; `names.py` says where a checkpoint keeps those.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
-from llm_models.spec import AttentionSpec, DecoderSpec, MLPSpec
+import torch
+
+from llm_models.errors import ShardingError
+
+ABSENT = ""
+"""The name of a part that no checkpoint holds: its rows are zero."""
+
+ParameterKind = Literal["matrix", "bias", "norm", "other"]
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """This rank's place among the ranks that share each layer (tensor parallelism)."""
+
+    rank: int = 0
+    size: int = 1
+
+    def part(self, total: int, field: str) -> int:
+        """Size of this rank's share of `total` equal units.
+
+        Raises:
+            ShardingError: They cannot be shared out equally.
+        """
+        if total % self.size:
+            raise ShardingError(field, f"{total} cannot be shared out equally among {self.size} ranks")
+        return total // self.size
+
+    def span(self, total: int, field: str) -> tuple[int, int]:
+        """First and end of this rank's share of `total` units."""
+        part = self.part(total, field)
+        return self.rank * part, (self.rank + 1) * part
+
+    def replicated_span(self, total: int, field: str) -> tuple[int, int]:
+        """As `span`, but where there are fewer units than ranks, several ranks hold the same one."""
+        if total < self.size and self.size % total == 0:
+            first = self.rank * total // self.size
+            return first, first + 1
+        return self.span(total, field)
+
+
+WHOLE = Shard()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A checkpoint tensor that fills `rows` rows of a parameter."""
+    """A canonical tensor of which rows (and columns) fill the next rows of a parameter.
 
-    tensor: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterSpec:
-    """One parameter of the runtime. Its parts lie below each other along dimension 0."""
+    Attributes:
+        name: Canonical name.
+        shape: The whole tensor's shape.
+        rows: First and end of what is taken along dimension 0; None: all.
+        columns: The same along dimension 1.
+    """
 
     name: str
-    kind: Literal["matrix", "bias", "norm"]
-    parts: tuple[Part, ...]
-    columns: int | None = None
+    shape: tuple[int, ...]
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The whole parameter's shape."""
-        return self.part_shape(sum(part.rows for part in self.parts))
+    def taken(self) -> tuple[int, ...]:
+        """Shape of what is taken."""
+        shape = list(self.shape)
+        for dim, span in enumerate((self.rows, self.columns)):
+            if span is not None:
+                shape[dim] = span[1] - span[0]
+        return tuple(shape)
 
-    def part_shape(self, rows: int) -> tuple[int, ...]:
-        """Shape of `rows` rows of the parameter."""
-        return (rows,) if self.columns is None else (rows, self.columns)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One tensor of the runtime. Its parts lie below each other.
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a checkpoint tensor of `shape` goes: rows from `start` on of the parameter `parameter`."""
+    Attributes:
+        name: Dotted name.
+        shape: On this rank.
+        parts: What fills it. The parts' rows add up to the product of the first `lead` dimensions.
+        kind: What it is, for random weights.
+        dtype: Number format; None: that of the model.
+        lead: Dimensions that the parts' rows run over: 1, or 2 for stacked experts.
+        shift: Added to every value when it is loaded (norms that scale by 1 + w).
+        default: Fill value where the checkpoint does not hold the tensor; None: it must.
+    """
 
-    parameter: str
-    start: int
+    name: str
     shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+    kind: ParameterKind = "matrix"
+    dtype: torch.dtype | None = None
+    lead: int = 1
+    shift: float = 0.0
+    default: float | None = None
+
+    def __post_init__(self) -> None:
+        rows = sum(part.taken[0] for part in self.parts)
+        tails = {part.taken[1:] for part in self.parts}
+        if rows != prod(self.shape[: self.lead]) or tails != {self.shape[self.lead :]}:
+            raise ValueError(
+                f"parameter {self.name} of shape {self.shape} is not filled by its parts {self.parts}"
+            )
+
+    def below(self, prefix: str) -> "Parameter":
+        """The same parameter with `prefix` before its name and its parts' names."""
+        parts = tuple(
+            replace(part, name=prefix + part.name) if part.name != ABSENT else part for part in self.parts
+        )
+        return replace(self, name=prefix + self.name, parts=parts)
 
 
-def parameter_specs(spec: DecoderSpec) -> tuple[ParameterSpec, ...]:
-    """All parameters of a decoder, in the order in which a step reads them."""
-    return tuple(_parameters(spec))
+def below(prefix: str, parameters: Iterable[Parameter]) -> Iterator[Parameter]:
+    """Every parameter with `prefix` before its name."""
+    return (parameter.below(prefix) for parameter in parameters)
 
 
-def expected_tensors(parameters: Sequence[ParameterSpec]) -> Mapping[str, Slot]:
-    """Every checkpoint tensor that the parameters need, by name."""
-    expected = {}
-    for parameter in parameters:
-        start = 0
-        for part in parameter.parts:
-            expected[part.tensor] = Slot(parameter.name, start, parameter.part_shape(part.rows))
-            start += part.rows
-    return expected
-
-
-def _parameters(spec: DecoderSpec) -> Iterator[ParameterSpec]:
-    names, width = spec.names, spec.hidden_size
-    vocabulary = spec.embedding.vocab_size
-    yield from _linear("embedding", {names.embedding: vocabulary}, width, bias=False)
-    for index, block in enumerate(spec.layers):
-        ours, theirs = f"layers.{index}.", names.layer.format(layer=index) + "."
-        yield _norm(f"{ours}mixer_norm", theirs + names.mixer_norm, width)
-        yield from _attention(spec, block.mixer, ours, theirs)
-        yield _norm(f"{ours}feed_forward_norm", theirs + names.feed_forward_norm, width)
-        yield from _mlp(spec, block.feed_forward, ours, theirs)
-    yield _norm("final_norm", names.final_norm, width)
-    if not spec.embedding.tied:
-        yield from _linear("head", {names.head: vocabulary}, width, bias=False)
-
-
-def _attention(spec: DecoderSpec, mixer: AttentionSpec, ours: str, theirs: str) -> Iterator[ParameterSpec]:
-    names, width = spec.names, spec.hidden_size
-    parts = {
-        theirs + names.query: mixer.query_size,
-        theirs + names.key: mixer.kv_size,
-        theirs + names.value: mixer.kv_size,
-    }
-    yield from _linear(f"{ours}qkv", parts, width, bias=mixer.qkv_bias)
-    if mixer.qk_norm is not None:
-        yield _norm(f"{ours}query_norm", theirs + names.query_norm, mixer.head_size)
-        yield _norm(f"{ours}key_norm", theirs + names.key_norm, mixer.head_size)
-    yield from _linear(
-        f"{ours}output", {theirs + names.output: width}, mixer.query_size, bias=mixer.output_bias
+def tensor(
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    kind: ParameterKind = "other",
+    dtype: torch.dtype | None = None,
+    rows: tuple[int, int] | None = None,
+    shift: float = 0.0,
+    default: float | None = None,
+) -> Parameter:
+    """A parameter that is one canonical tensor of its name; `shape` is the whole, `rows` what is kept."""
+    part = Part(name=name, shape=shape, rows=rows)
+    return Parameter(
+        name=name, shape=part.taken, parts=(part,), kind=kind, dtype=dtype, shift=shift, default=default
     )
 
 
-def _mlp(spec: DecoderSpec, mlp: MLPSpec, ours: str, theirs: str) -> Iterator[ParameterSpec]:
-    names, width, inner = spec.names, spec.hidden_size, mlp.intermediate_size
-    parts = {theirs + names.gate: inner, theirs + names.up: inner}
-    yield from _linear(f"{ours}gate_up", parts, width, bias=mlp.bias)
-    yield from _linear(f"{ours}down", {theirs + names.down: width}, inner, bias=mlp.bias)
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Output features of a linear layer: how many in all, and which of them this rank computes."""
+
+    total: int
+    span: tuple[int, int] | None = None
 
 
-def _linear(name: str, parts: Mapping[str, int], columns: int, *, bias: bool) -> Iterator[ParameterSpec]:
-    weights = tuple(Part(f"{module}.weight", rows) for module, rows in parts.items())
-    yield ParameterSpec(f"{name}.weight", "matrix", weights, columns)
+def stacked_linear(
+    name: str, parts: Mapping[str, Rows], columns: int, *, biases: tuple[str, ...] = ()
+) -> Iterator[Parameter]:
+    """A matrix whose output features are those of several linear layers, one below the other.
+
+    Args:
+        name: Of the parameter, without `.weight`.
+        parts: Canonical name of each layer and its rows.
+        columns: Input features.
+        biases: The layers with a bias. Where some have one, the others' rows of the bias are 0.
+    """
+    taken = [
+        Part(name=f"{module}.weight", shape=(rows.total, columns), rows=rows.span)
+        for module, rows in parts.items()
+    ]
+    height = sum(part.taken[0] for part in taken)
+    yield Parameter(name=f"{name}.weight", shape=(height, columns), parts=tuple(taken))
+    if biases:
+        yield Parameter(
+            name=f"{name}.bias",
+            shape=(height,),
+            kind="bias",
+            parts=tuple(
+                Part(
+                    name=f"{module}.bias" if module in biases else ABSENT,
+                    shape=(rows.total,),
+                    rows=rows.span,
+                )
+                for module, rows in parts.items()
+            ),
+        )
+
+
+def linear(
+    name: str,
+    rows: int,
+    columns: int,
+    *,
+    bias: bool = False,
+    taken_rows: tuple[int, int] | None = None,
+    taken_columns: tuple[int, int] | None = None,
+) -> Iterator[Parameter]:
+    """One linear layer [rows, columns], of which this rank keeps the given rows or columns.
+
+    The bias follows the rows; a layer cut along its columns has the whole bias.
+    """
+    part = Part(name=f"{name}.weight", shape=(rows, columns), rows=taken_rows, columns=taken_columns)
+    yield Parameter(name=f"{name}.weight", shape=part.taken, parts=(part,))
     if bias:
-        biases = tuple(Part(f"{module}.bias", rows) for module, rows in parts.items())
-        yield ParameterSpec(f"{name}.bias", "bias", biases)
-
-
-def _norm(name: str, module: str, width: int) -> ParameterSpec:
-    return ParameterSpec(f"{name}.weight", "norm", (Part(f"{module}.weight", width),))
+        yield tensor(f"{name}.bias", (rows,), kind="bias", rows=taken_rows)

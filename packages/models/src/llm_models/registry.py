@@ -5,11 +5,14 @@ architecture's name, its value an object made with `@architecture`.
 """
 
 import functools
+import pkgutil
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from llm_models.architectures import Architecture, llama, mistral, qwen2, qwen3
+from llm_models import architectures
+from llm_models.architectures import Architecture
 from llm_models.config import architecture_name
 from llm_models.errors import UnknownArchitecture
 from llm_models.spec import DecoderSpec
@@ -43,8 +46,13 @@ def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
 
 @functools.cache
 def _builtin() -> Mapping[str, Architecture]:
-    shipped = (llama.llama, mistral.mistral, qwen2.qwen2, qwen3.qwen3)
-    return {name: item for item in shipped for name in item.names}
+    """Every `Architecture` in the modules of `llm_models.architectures`."""
+    found: dict[str, Architecture] = {}
+    for module in pkgutil.iter_modules(architectures.__path__):
+        members = vars(import_module(f"{architectures.__name__}.{module.name}")).values()
+        shipped = {id(item): item for item in members if isinstance(item, Architecture)}
+        found.update({name: item for item in shipped.values() for name in item.names})
+    return found
 
 
 def _plugins() -> Mapping[str, EntryPoint]:

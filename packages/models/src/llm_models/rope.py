@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,16 +10,100 @@ from torch import Tensor
 
 from llm_models.config import ConfigReader
 from llm_models.errors import ConfigError, UnsupportedConfig
-from llm_models.spec import FrequencyFactors, LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
 
 
-def rope_from_config(config: Mapping[str, Any], *, head_size: int, max_positions: int) -> RopeSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearScaling:
+    """Positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Scaling:
+    """Llama 3.1 scaling: long wavelengths divided by `factor`, short ones kept, a ramp between."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling:
+    """YaRN: a ramp between interpolated and kept frequencies, and a scale on cos and sin."""
+
+    factor: float
+    original_max_positions: int
+    attention_factor: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrequencyFactors:
+    """One divisor per frequency, as GGUF files store Llama 3.1 scaling (`rope_freqs.weight`)."""
+
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRopeScaling:
+    """LongRoPE: one divisor per frequency, other ones for models that are used beyond the original length.
+
+    Which set holds is decided once, by the longest sequence that the model is built for: keys in the cache
+    cannot be turned again, and a request must not depend on its neighbours' lengths.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    original_max_positions: int
+    attention_factor: float
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling | FrequencyFactors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotary embedding of the first `rotary_size` dimensions of a head.
+
+    Attributes:
+        rotary_size: Dimensions that turn.
+        theta: Base of the wavelengths.
+        max_positions: Rows of the table.
+        scaling: How the frequencies are stretched.
+        interleaved: Whether dimension 2i turns with 2i + 1, instead of i with i + rotary_size / 2.
+    """
+
+    rotary_size: int
+    theta: float
+    max_positions: int
+    scaling: RopeScaling | None = None
+    interleaved: bool = False
+
+
+def rope_from_config(
+    config: Mapping[str, Any],
+    *,
+    head_size: int,
+    max_positions: int,
+    layer_type: str | None = None,
+    theta: float = 10000.0,
+    partial: float = 1.0,
+    interleaved: bool = False,
+) -> Rope:
     """Reads `rope_theta` and `rope_scaling`, or the `rope_parameters` that transformers 5 writes instead.
 
     Args:
         config: The model config.
         head_size: Size of one attention head.
         max_positions: Positions that the table must hold.
+        layer_type: Where `rope_parameters` has one section a kind of layer: which.
+        theta: Where the config names none.
+        partial: The rotated share of a head, where the config names none.
+        interleaved: As in `Rope`.
 
     Raises:
         ConfigError: A field is missing or out of range.
@@ -26,19 +111,27 @@ def rope_from_config(config: Mapping[str, Any], *, head_size: int, max_positions
     """
     top = ConfigReader(config)
     section = top.section("rope_parameters") or top.section("rope_scaling")
-    theta = top.positive_float("rope_theta", 10000.0)
-    partial = top.positive_float("partial_rotary_factor", 1.0)
+    if section is not None and layer_type is not None:
+        section = section.section(layer_type) or section
+    theta = top.positive_float("rope_theta", theta)
+    partial = top.positive_float("partial_rotary_factor", partial)
     if section is not None:
         theta = section.positive_float("rope_theta", theta)
         partial = section.positive_float("partial_rotary_factor", partial)
     rotary_size = int(head_size * partial + 1e-6)  # 64 / 96 * 96 must not become 63.
     if partial > 1 or rotary_size % 2 or rotary_size == 0:
         raise ConfigError("partial_rotary_factor", f"leads to {rotary_size} rotary of {head_size} dimensions")
-    scaling = None if section is None else _scaling(section, rotary_size, max_positions)
-    return RopeSpec(rotary_size=rotary_size, theta=theta, max_positions=max_positions, scaling=scaling)
+    scaling = None if section is None else _scaling(top, section, rotary_size, max_positions)
+    return Rope(
+        rotary_size=rotary_size,
+        theta=theta,
+        max_positions=max_positions,
+        scaling=scaling,
+        interleaved=interleaved,
+    )
 
 
-def inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:
+def inverse_frequencies(spec: Rope) -> tuple[Tensor, float]:
     """The angle per position of each rotary pair, and the factor on cos and sin.
 
     Returns:
@@ -53,13 +146,19 @@ def inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:
             return frequencies / factor, 1.0
         case FrequencyFactors(factors=factors):
             return frequencies / torch.tensor(factors, dtype=torch.float32), 1.0
+        case LongRopeScaling() as scaling:
+            is_long = spec.max_positions > scaling.original_max_positions
+            factors = scaling.long_factors if is_long else scaling.short_factors
+            divisors = torch.tensor(factors, dtype=torch.float32)
+            # In this order, as the divisors enter the wavelengths before they are inverted.
+            return 1.0 / (divisors * spec.theta**exponents), scaling.attention_factor
         case Llama3Scaling():
             return _llama3(frequencies, spec.scaling), 1.0
         case YarnScaling():
             return _yarn(spec, spec.scaling), spec.scaling.attention_factor
 
 
-def cos_sin_table(spec: RopeSpec, device: torch.device) -> Tensor:
+def cos_sin_table(spec: Rope, device: torch.device) -> Tensor:
     """Tabulates cos and sin for every position.
 
     Returns:
@@ -71,10 +170,14 @@ def cos_sin_table(spec: RopeSpec, device: torch.device) -> Tensor:
     return torch.cat((angles_PF.cos(), angles_PF.sin()), dim=-1) * factor
 
 
-def _scaling(section: ConfigReader, rotary_size: int, max_positions: int) -> RopeScaling | None:
+def _scaling(
+    top: ConfigReader, section: ConfigReader, rotary_size: int, max_positions: int
+) -> RopeScaling | None:
     kind = section.string("rope_type", section.string("type", "default"))
     match kind:
-        case "default":
+        case "default" | "mrope":  # Text has the same position in all sections of a multimodal rope.
+            return None
+        case "dynamic":  # Stretches only beyond max_position_embeddings, which no sequence exceeds here.
             return None
         case "linear":
             return LinearScaling(factor=section.positive_float("factor"))
@@ -82,8 +185,10 @@ def _scaling(section: ConfigReader, rotary_size: int, max_positions: int) -> Rop
             return _llama3_from_config(section, max_positions)
         case "yarn":
             return _yarn_from_config(section, max_positions)
+        case "longrope" | "su":
+            return _longrope_from_config(top, section, rotary_size, max_positions)
         case "gguf_factors":  # Our own, for the divisors in GGUF files; no Hugging Face config uses it.
-            return _factors_from_config(section, rotary_size)
+            return FrequencyFactors(factors=_factors(section, "factors", rotary_size))
         case _:
             raise UnsupportedConfig("rope_scaling.rope_type", f"{kind!r} is not supported")
 
@@ -100,11 +205,26 @@ def _llama3_from_config(section: ConfigReader, max_positions: int) -> Llama3Scal
     )
 
 
-def _factors_from_config(section: ConfigReader, rotary_size: int) -> FrequencyFactors:
-    factors = tuple(float(factor) for factor in section.sequence("factors"))
+def _factors(section: ConfigReader, field: str, rotary_size: int) -> tuple[float, ...]:
+    factors = tuple(float(factor) for factor in section.sequence(field))
     if len(factors) != rotary_size // 2 or not all(0 < factor < math.inf for factor in factors):
-        raise ConfigError("rope_scaling.factors", f"must be {rotary_size // 2} finite numbers above 0")
-    return FrequencyFactors(factors=factors)
+        raise ConfigError(f"rope_scaling.{field}", f"must be {rotary_size // 2} finite numbers above 0")
+    return factors
+
+
+def _longrope_from_config(
+    top: ConfigReader, section: ConfigReader, rotary_size: int, max_positions: int
+) -> LongRopeScaling:
+    field = "original_max_position_embeddings"
+    original = section.positive_int(field, top.positive_int(field, max_positions))
+    factor = section.positive_float("factor", top.positive_int("max_position_embeddings") / original)
+    default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return LongRopeScaling(
+        short_factors=_factors(section, "short_factor", rotary_size),
+        long_factors=_factors(section, "long_factor", rotary_size),
+        original_max_positions=original,
+        attention_factor=section.positive_float("attention_factor", default),
+    )
 
 
 def _yarn_from_config(section: ConfigReader, max_positions: int) -> YarnScaling:
@@ -137,7 +257,7 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return (1 - ramp) * frequencies / scaling.factor + ramp * frequencies
 
 
-def _yarn(spec: RopeSpec, scaling: YarnScaling) -> Tensor:
+def _yarn(spec: Rope, scaling: YarnScaling) -> Tensor:
     size = spec.rotary_size
 
     def pair_turning(rotations: float) -> float:

@@ -1,177 +1,95 @@
-"""Owns the description of a decoder as plain frozen data; knows nothing about tensors, files or configs.
+"""Owns the description of a model as plain frozen data; knows nothing about tensors, files or configs.
 
-An architecture turns a Hugging Face config into a `DecoderSpec`, and the one `Decoder` runs any spec. New
-kinds of mixer or feed-forward join the unions `MixerSpec` and `FeedForwardSpec`.
+An architecture turns a Hugging Face config into a `DecoderSpec`, and the one `Decoder` runs any spec. What a
+layer consists of is in `blocks`: each kind of mixer and feed-forward is one file there.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
+from llm_models.blocks.layer import LayerSpec
+from llm_models.blocks.norm import Norm
 from llm_models.errors import UnsupportedConfig
-
-Activation = Literal["silu", "gelu", "gelu_tanh"]
-NormPlacement = Literal["pre"]
+from llm_models.names import Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormSpec:
-    """Root-mean-square normalisation over the last dimension."""
+class LearnedPositions:
+    """An embedding of the position, added to that of the token.
 
-    eps: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearScaling:
-    """Positions divided by `factor`."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama3Scaling:
-    """Llama 3.1 scaling: long wavelengths divided by `factor`, short ones kept, a ramp between."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YarnScaling:
-    """YaRN: a ramp between interpolated and kept frequencies, and a scale on cos and sin."""
-
-    factor: float
-    original_max_positions: int
-    attention_factor: float
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrequencyFactors:
-    """One divisor per frequency, as GGUF files store Llama 3.1 scaling (`rope_freqs.weight`)."""
-
-    factors: tuple[float, ...]
-
-
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | FrequencyFactors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeSpec:
-    """Rotary embedding of the first `rotary_size` dimensions of a head, in halves, not interleaved."""
-
-    rotary_size: int
-    theta: float
-    max_positions: int
-    scaling: RopeScaling | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSpec:
-    """Causal attention with grouped KV heads.
-
-    `scale` multiplies the scores. `sliding_window` is how many keys a query sees, its own included.
+    Attributes:
+        count: Rows of the table.
+        offset: Row of position 0.
     """
 
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    scale: float
-    rope: RopeSpec
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: NormSpec | None = None
-    sliding_window: int | None = None
-
-    @property
-    def query_size(self) -> int:
-        """Width of all query heads together."""
-        return self.num_heads * self.head_size
-
-    @property
-    def kv_size(self) -> int:
-        """Width of all key (or value) heads together."""
-        return self.num_kv_heads * self.head_size
+    count: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MLPSpec:
-    """Gated feed-forward: `down(activation(gate(x)) * up(x))`."""
+class Embedding:
+    """From token ids to the first hidden states.
 
-    intermediate_size: int
-    activation: Activation = "silu"
-    bias: bool = False
-
-
-MixerSpec = AttentionSpec
-FeedForwardSpec = MLPSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSpec:
-    """One layer: a mixer and a feed-forward, each with a norm and a residual connection around it."""
-
-    mixer: MixerSpec
-    feed_forward: FeedForwardSpec
-    norm: NormSpec
-    norm_placement: NormPlacement = "pre"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingSpec:
-    """Token embedding and output head. `tied`: the head is the embedding's transpose."""
+    Attributes:
+        vocab_size: Rows of the table.
+        scale: Factor of the embeddings, rounded to the model's number format.
+        size: Columns of the table, where a projection leads to the hidden size; None: the hidden size.
+        positions: Learned positions; None where positions enter elsewhere.
+        norm: Applied to the sum; None for none.
+    """
 
     vocab_size: int
-    tied: bool
+    scale: float = 1.0
+    size: int | None = None
+    positions: LearnedPositions | None = None
+    norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorNames:
-    """Names of a checkpoint's modules; the defaults are those of Hugging Face's Llama family.
+class Head:
+    """From hidden states to the scores of the vocabulary.
 
-    `layer` has one `{layer}` field; the names below it are relative to it. `harmless` holds regular
-    expressions of tensors that a checkpoint may hold although nothing needs them.
+    Attributes:
+        tied: The matrix is the embedding's.
+        bias: Whether there is a bias.
+        scale: Factor of the scores.
+        soft_cap: Scores become `soft_cap * tanh(score / soft_cap)`.
+        size: Input features, where a projection leads from the hidden size to them; None: the hidden size.
     """
 
-    embedding: str = "model.embed_tokens"
-    layer: str = "model.layers.{layer}"
-    mixer_norm: str = "input_layernorm"
-    query: str = "self_attn.q_proj"
-    key: str = "self_attn.k_proj"
-    value: str = "self_attn.v_proj"
-    output: str = "self_attn.o_proj"
-    query_norm: str = "self_attn.q_norm"
-    key_norm: str = "self_attn.k_norm"
-    feed_forward_norm: str = "post_attention_layernorm"
-    gate: str = "mlp.gate_proj"
-    up: str = "mlp.up_proj"
-    down: str = "mlp.down_proj"
-    final_norm: str = "model.norm"
-    head: str = "lm_head"
-    harmless: tuple[str, ...] = (r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)",)
+    tied: bool
+    bias: bool = False
+    scale: float = 1.0
+    soft_cap: float | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """Everything that the runtime and the loader must know about a decoder.
 
+    Attributes:
+        architecture: Its name in Hugging Face configs.
+        hidden_size: Width of the residual stream.
+        max_positions: Longest sequence.
+        embedding: The way in.
+        layers: In order.
+        final_norm: Before the head; None for none.
+        head: The way out.
+        names: Where a checkpoint keeps the tensors.
+
     Raises:
-        UnsupportedConfig: There is no layer, or the layers differ in the shape of their KV cache.
+        UnsupportedConfig: There is no layer.
     """
 
     architecture: str
     hidden_size: int
     max_positions: int
-    embedding: EmbeddingSpec
-    layers: tuple[BlockSpec, ...]
-    final_norm: NormSpec
-    names: TensorNames = field(default_factory=TensorNames)
+    embedding: Embedding
+    layers: tuple[LayerSpec, ...]
+    final_norm: Norm | None
+    head: Head
+    names: Names
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise UnsupportedConfig("num_hidden_layers", "a decoder needs at least one layer")
-        if len({(block.mixer.num_kv_heads, block.mixer.head_size) for block in self.layers}) > 1:
-            raise UnsupportedConfig("layers", "all layers must have the same KV heads and head size")

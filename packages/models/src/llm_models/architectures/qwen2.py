@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_models.architectures import architecture
-from llm_models.architectures.llama import attention, decoder
+from llm_models.architectures.common import attention, decoder, gated_mlp, rms_norm
+from llm_models.blocks.layer import pre_norm
 from llm_models.config import ConfigReader
 from llm_models.errors import ConfigError, UnsupportedConfig
 from llm_models.spec import DecoderSpec
@@ -40,5 +41,9 @@ def layer_windows(config: Mapping[str, Any]) -> list[int | None]:
 @architecture("Qwen2ForCausalLM")
 def qwen2(config: Mapping[str, Any]) -> DecoderSpec:
     """Qwen2 and Qwen2.5: Llama with biases on query, key and value."""
-    mixers = [attention(config, qkv_bias=True, sliding_window=window) for window in layer_windows(config)]
-    return decoder(config, mixers)
+    norm, mlp = rms_norm(config), gated_mlp(config)
+    layers = [
+        pre_norm(attention(config, qkv_bias=True, sliding_window=window), mlp, norm)
+        for window in layer_windows(config)
+    ]
+    return decoder(config, layers, final_norm=norm)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_models.architectures import architecture
-from llm_models.architectures.llama import attention, decoder, norm
+from llm_models.architectures.common import attention, decoder, gated_mlp, rms_norm
 from llm_models.architectures.qwen2 import layer_windows
+from llm_models.blocks.attention import Attention, QKNorm
+from llm_models.blocks.layer import pre_norm
 from llm_models.config import ConfigReader
 from llm_models.spec import DecoderSpec
 
@@ -17,15 +19,17 @@ _DEFAULT_HEAD_SIZE = 128
 def qwen3(config: Mapping[str, Any]) -> DecoderSpec:
     """Qwen3: Qwen2 without biases, with RMS norms over each query and key head."""
     bias = ConfigReader(config).boolean("attention_bias", False)
-    mixers = [
-        attention(
+    norm, mlp = rms_norm(config), gated_mlp(config)
+
+    def mixer(window: int | None) -> Attention:
+        return attention(
             config,
             default_head_size=_DEFAULT_HEAD_SIZE,
             qkv_bias=bias,
             output_bias=bias,
-            qk_norm=norm(config),
+            qk_norm=QKNorm(norm=norm),
             sliding_window=window,
         )
-        for window in layer_windows(config)
-    ]
-    return decoder(config, mixers)
+
+    layers = [pre_norm(mixer(window), mlp, norm) for window in layer_windows(config)]
+    return decoder(config, layers, final_norm=norm)

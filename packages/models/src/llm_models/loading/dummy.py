@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from llm_models.parameters import ParameterSpec
+from llm_models.parameters import Parameter
 
 _STANDARD_DEVIATION = 0.02
 
 
-def fill_random(parameters: Mapping[str, Tensor], specs: Sequence[ParameterSpec], *, seed: int = 0) -> None:
+def fill_random(parameters: Mapping[str, Tensor], specs: Sequence[Parameter], *, seed: int = 0) -> None:
     """Fills the parameters in place, on their device: norms with 1, all else with N(0, 0.02).
 
     The same seed gives the same numbers on the same kind of device and in the same dtype.

@@ -1,0 +1,1 @@
+"""What layers consist of: one file a kind of block, with its data, parameters and runtime."""

@@ -1,0 +1,95 @@
+"""Owns feed-forward blocks, gated or plain: data, parameters and runtime."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from llm_kernels import ops
+from torch import Tensor
+
+from llm_models.activations import Activation
+from llm_models.blocks.linear import Linear, SummedLinear
+from llm_models.blocks.norm import Norm
+from llm_models.blocks.step import Setup, Step, Weights
+from llm_models.caches import CacheSpec
+from llm_models.parameters import Parameter, Rows, Shard, linear, stacked_linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLP:
+    """`down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` without a gate.
+
+    Canonical names: gate, up, down, inner_norm.
+
+    Attributes:
+        intermediate_size: Width inside.
+        activation: Of the gate, or of the only input projection.
+        gated: Whether there is a gate.
+        bias: Whether the input projections have biases.
+        down_bias: Whether the output projection has one; None: as `bias`.
+        inner_norm: Norm before the output projection.
+        gate_scale: Factor of the gate's input to the activation.
+        scale: Factor of the output.
+        name: First part of its canonical names.
+    """
+
+    intermediate_size: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    down_bias: bool | None = None
+    inner_norm: Norm | None = None
+    gate_scale: float = 1.0
+    scale: float = 1.0
+    name: str = "mlp"
+
+    def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
+        """Input projections by their rows, the output projection by its columns."""
+        span = shard.span(self.intermediate_size, "intermediate_size")
+        names = ("gate", "up") if self.gated else ("up",)
+        rows = dict.fromkeys(names, Rows(self.intermediate_size, span))
+        yield from stacked_linear("input", rows, width, biases=names if self.bias else ())
+        if self.inner_norm is not None:
+            yield from self.inner_norm.parameters("inner_norm", self.intermediate_size, rows=span)
+        bias = self.bias if self.down_bias is None else self.down_bias
+        yield from linear("down", width, self.intermediate_size, bias=bias, taken_columns=span)
+
+    def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
+        """None."""
+        return ()
+
+    def build(self, weights: Weights, setup: Setup) -> "RunningMLP":
+        """The runtime."""
+        return RunningMLP(self, weights, setup)
+
+
+class RunningMLP:
+    """The runtime of `MLP`."""
+
+    __slots__ = ("_activation", "_down", "_gate_scale", "_gated", "_inner", "_inner_norm", "_input", "_scale")
+
+    def __init__(self, spec: MLP, weights: Weights, setup: Setup) -> None:
+        self._activation, self._gated = spec.activation, spec.gated
+        self._inner = setup.shard.part(spec.intermediate_size, "intermediate_size")
+        self._input = Linear(weights, "input")
+        self._down = SummedLinear(weights, "down", setup)
+        norm = spec.inner_norm
+        self._inner_norm = None if norm is None else norm.build(weights, "inner_norm", split_over=setup)
+        self._gate_scale, self._scale = spec.gate_scale, spec.scale
+
+    def run(self, x_TE: Tensor, step: Step) -> Tensor:
+        """[T, E] to a new tensor [T, E]."""
+        input_TI = self._input(x_TE)
+        if self._gate_scale != 1.0:
+            input_TI[:, : self._inner] *= self._gate_scale
+        inner_TI = torch.empty((x_TE.shape[0], self._inner), dtype=x_TE.dtype, device=x_TE.device)
+        if self._gated:
+            ops.gated_activation(inner_TI, input_TI, self._activation)
+        else:
+            ops.activation(inner_TI, input_TI, self._activation)
+        if self._inner_norm is not None:
+            self._inner_norm.apply(inner_TI, inner_TI)
+        out_TE = self._down(inner_TI)
+        if self._scale != 1.0:
+            out_TE *= self._scale
+        return out_TE

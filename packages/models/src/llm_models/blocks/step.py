@@ -1,0 +1,106 @@
+"""Owns what blocks read during a step and while they are built; knows nothing about any kind of block."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from llm_distributed import DeviceMesh
+from llm_kernels.ops import AttentionMetadata
+from torch import Tensor
+
+from llm_models.parameters import Shard
+from llm_models.rope import Rope, cos_sin_table
+
+
+@dataclass(slots=True)
+class Packed:
+    """Whole sequences side by side, for a pass without a cache (encoders, pooling).
+
+    Attributes:
+        cu_lens: int32 [R + 1], prefix sums of the sequences' lengths.
+        max_len: The longest.
+    """
+
+    cu_lens: Tensor
+    max_len: int
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward pass.
+
+    Attributes:
+        input_ids: int64 [T].
+        positions: int64 [T], of each token in its sequence.
+        metadata: One a cache; empty for a pass without caches.
+        caches: The tensors of each cache.
+        packed: The sequences of a pass without caches, else None.
+        embeddings: [T, E], the first hidden states, for blocks that read them again.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    metadata: Sequence[AttentionMetadata]
+    caches: Sequence[tuple[Tensor, ...]]
+    packed: Packed | None
+    embeddings: Tensor
+
+
+class Weights:
+    """The parameters below a prefix."""
+
+    __slots__ = ("_parameters", "_prefix")
+
+    def __init__(self, parameters: Mapping[str, Tensor], prefix: str = "") -> None:
+        self._parameters = parameters
+        self._prefix = prefix
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._parameters[self._prefix + name]
+
+    def get(self, name: str) -> Tensor | None:
+        """The parameter, or None where there is none."""
+        return self._parameters.get(self._prefix + name)
+
+    def below(self, prefix: str) -> "Weights":
+        """The parameters below a further prefix."""
+        return Weights(self._parameters, self._prefix + prefix)
+
+
+@dataclass(slots=True, kw_only=True)
+class Setup:
+    """What building blocks share.
+
+    Attributes:
+        device: Where the model is.
+        dtype: Its number format.
+        shard: This rank's place in tensor parallelism.
+        mesh: For the sums over ranks.
+        layer: Number of the layer that is being built.
+        num_caches: Caches given out so far.
+        attention_caches: By layer, the cache of its attention, for layers that read another's.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    shard: Shard
+    mesh: DeviceMesh
+    layer: int = 0
+    num_caches: int = 0
+    attention_caches: dict[int, int] = field(default_factory=dict)
+    _tables: dict[Rope, Tensor] = field(default_factory=dict)
+
+    def next_cache(self) -> int:
+        """Gives out the next cache's index, in the order of the specs' `caches`."""
+        self.num_caches += 1
+        return self.num_caches - 1
+
+    def rope_table(self, rope: Rope) -> Tensor:
+        """Cos and sin of a rope; layers with the same rope share one table."""
+        if rope not in self._tables:
+            self._tables[rope] = cos_sin_table(rope, self.device)
+        return self._tables[rope]
+
+    def sum_ranks(self, x: Tensor) -> Tensor:
+        """Sums the partial results of all ranks, in place."""
+        return self.mesh.all_reduce(x, "tp") if self.shard.size > 1 else x
