@@ -187,14 +187,35 @@ def check_slots(slot_mapping: torch.Tensor, num_tokens: int, device: torch.devic
 
 
 def check_norm(
-    x_field: str, x: torch.Tensor, other_field: str, other: torch.Tensor, weight: torch.Tensor
+    x_field: str, x: torch.Tensor, other_field: str, other: torch.Tensor, weight: torch.Tensor | None
 ) -> None:
     """Checks the tensors of a norm: `other` is its output or its residual."""
     if x.ndim not in (2, 3):
         raise InvalidArgument(x_field, f"expected [T, E] or [T, H, D], got {list(x.shape)}")
     check_shape(other_field, other, tuple(x.shape), x.device)
     check_dtype(other_field, other, x.dtype)
-    check_shape("weight", weight, (x.shape[-1],), x.device)
+    if weight is not None:
+        check_norm_factor("weight", x, weight)
+
+
+def check_norm_factor(field: str, x: torch.Tensor, factor: torch.Tensor) -> None:
+    """Checks a weight or bias: of the last dimension, or of the last two where `x` has heads."""
+    wanted = tuple(x.shape[1:] if factor.ndim == 2 and x.ndim == 3 else x.shape[-1:])
+    check_shape(field, factor, wanted, x.device)
+
+
+def check_layer_norm(
+    x_field: str,
+    x: torch.Tensor,
+    other_field: str,
+    other: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> None:
+    """Checks the tensors of a layer norm: `other` is its output or its residual."""
+    check_norm(x_field, x, other_field, other, weight)
+    if bias is not None:
+        check_norm_factor("bias", x, bias)
 
 
 def check_rope(
@@ -230,3 +251,50 @@ def check_inner_contiguous(**tensors: torch.Tensor) -> None:
     for field, x in tensors.items():
         if x.stride(-1) != 1 and x.shape[-1] > 1:
             raise InvalidArgument(field, "the last dimension must be contiguous")
+
+
+def check_activation(out: torch.Tensor, x: torch.Tensor, kind: str, parameters: torch.Tensor | None) -> None:
+    """Checks the tensors of a plain activation, and that `parameters` are there when the kind has some."""
+    if out.ndim != 2:
+        raise InvalidArgument("out", f"expected [T, I], got {list(out.shape)}")
+    check_shape("x", x, tuple(out.shape), out.device)
+    check_dtype("x", x, out.dtype)
+    if (kind == "xielu") != (parameters is not None):
+        raise InvalidArgument("parameters", f"go with the kind xielu and no other, got the kind {kind!r}")
+    if parameters is not None:
+        check_shape("parameters", parameters, (3,), out.device)
+
+
+def check_gate_options(kind: str, limit: float | None, alpha: float | None) -> None:
+    """Checks the options of a gated activation beside the name of the kind."""
+    if kind == "xielu":
+        raise InvalidArgument("kind", "xielu is not for gates")
+    if limit is not None and not limit > 0:
+        raise InvalidArgument("limit", f"expected more than 0, got {limit}")
+    if alpha is not None and kind != "silu":
+        raise InvalidArgument("alpha", f"goes with the kind silu, got {kind!r}")
+
+
+def check_grouped_linear(
+    out_PO: torch.Tensor,
+    x_PI: torch.Tensor,
+    weight_NOI: torch.Tensor,
+    expert_ids: torch.Tensor,
+    bias_NO: torch.Tensor | None,
+) -> None:
+    """Checks all but the values of the ids."""
+    device = x_PI.device
+    if x_PI.ndim != 2:
+        raise InvalidArgument("x_PI", f"expected [P, I], got {list(x_PI.shape)}")
+    num_rows, in_size = x_PI.shape
+    if weight_NOI.ndim != 3:
+        raise InvalidArgument("weight_NOI", f"expected [N, O, I], got {list(weight_NOI.shape)}")
+    num_experts, out_size = weight_NOI.shape[:2]
+    check_shape("weight_NOI", weight_NOI, (num_experts, out_size, in_size), device)
+    check_dtype("weight_NOI", weight_NOI, x_PI.dtype)
+    check_shape("out_PO", out_PO, (num_rows, out_size), device)
+    check_dtype("out_PO", out_PO, x_PI.dtype)
+    check_shape("expert_ids", expert_ids, (num_rows,), device)
+    check_dtype("expert_ids", expert_ids, torch.int64)
+    if bias_NO is not None:
+        check_shape("bias_NO", bias_NO, (num_experts, out_size), device)

@@ -1,18 +1,20 @@
 """The public surface of llm_kernels: one function per op, and the questions about its back ends."""
 
 from llm_kernels.metadata import AttentionMetadata
-from llm_kernels.ops.activation import ActivationKind, gated_activation
+from llm_kernels.ops.activation import ActivationKind, activation, gated_activation
 from llm_kernels.ops.attention import paged_attention
 from llm_kernels.ops.catalog import available_backends, describe_backends, selected, use_backend
 from llm_kernels.ops.causal_conv import causal_conv1d
 from llm_kernels.ops.delta_rule import gated_delta_rule
+from llm_kernels.ops.experts import grouped_linear, moe
 from llm_kernels.ops.kv_write import write_kv, write_latent
 from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
 from llm_kernels.ops.linear_attention import linear_attention
-from llm_kernels.ops.norm import fused_add_rms_norm, rms_norm
+from llm_kernels.ops.norm import fused_add_layer_norm, fused_add_rms_norm, layer_norm, rms_norm
 from llm_kernels.ops.rg_lru import rg_lru
 from llm_kernels.ops.rope import rotary_embedding
+from llm_kernels.ops.routing import route_experts
 from llm_kernels.ops.sampling import sample, token_ranks
 from llm_kernels.ops.selective_scan import selective_scan
 from llm_kernels.ops.ssd_scan import ssd_scan
@@ -28,19 +30,25 @@ __all__ = [
     "SampleOutput",
     "SamplingBatch",
     "TokenRanks",
+    "activation",
     "available_backends",
     "causal_conv1d",
     "describe_backends",
+    "fused_add_layer_norm",
     "fused_add_rms_norm",
     "gated_activation",
     "gated_delta_rule",
+    "grouped_linear",
     "latent_attention",
+    "layer_norm",
     "linear",
     "linear_attention",
+    "moe",
     "paged_attention",
     "rg_lru",
     "rms_norm",
     "rotary_embedding",
+    "route_experts",
     "sample",
     "selected",
     "selective_scan",

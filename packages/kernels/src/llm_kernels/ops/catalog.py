@@ -9,17 +9,19 @@ from typing import Any
 import torch
 
 from llm_kernels.errors import UnknownOp
-from llm_kernels.ops.activation import GATED_ACTIVATION
+from llm_kernels.ops.activation import ACTIVATION, GATED_ACTIVATION
 from llm_kernels.ops.attention import PAGED_ATTENTION
 from llm_kernels.ops.causal_conv import CAUSAL_CONV1D
 from llm_kernels.ops.delta_rule import GATED_DELTA_RULE
+from llm_kernels.ops.experts import GROUPED_LINEAR, MOE
 from llm_kernels.ops.kv_write import WRITE_KV, WRITE_LATENT
 from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
 from llm_kernels.ops.linear_attention import LINEAR_ATTENTION
-from llm_kernels.ops.norm import FUSED_ADD_RMS_NORM, RMS_NORM
+from llm_kernels.ops.norm import FUSED_ADD_LAYER_NORM, FUSED_ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
+from llm_kernels.ops.routing import ROUTE_EXPERTS
 from llm_kernels.ops.sampling import DRAW_TOKENS
 from llm_kernels.ops.selective_scan import SELECTIVE_SCAN
 from llm_kernels.ops.ssd_scan import SSD_SCAN
@@ -36,9 +38,15 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         VARLEN_ATTENTION,
         RMS_NORM,
         FUSED_ADD_RMS_NORM,
+        LAYER_NORM,
+        FUSED_ADD_LAYER_NORM,
         ROTARY_EMBEDDING,
+        ACTIVATION,
         GATED_ACTIVATION,
         LINEAR,
+        ROUTE_EXPERTS,
+        GROUPED_LINEAR,
+        MOE,
         CAUSAL_CONV1D,
         GATED_DELTA_RULE,
         LINEAR_ATTENTION,

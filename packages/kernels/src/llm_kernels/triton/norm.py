@@ -1,4 +1,4 @@
-"""RMS norms in Triton; knows nothing about models."""
+"""RMS and layer norms in Triton; knows nothing about models."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ import torch
 import triton
 import triton.language as tl
 
-from llm_kernels.checks import check_inner_contiguous, check_norm
+from llm_kernels.checks import check_inner_contiguous, check_layer_norm, check_norm
 
 _ELEMENTS_PER_PROGRAM = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rms_norm_kernel(
+def _norm_kernel(
     out: tl.tensor,
     x: tl.tensor,
     residual: tl.tensor,
     weight: tl.tensor,
+    bias: tl.tensor,
     out_stride_outer: tl.tensor,
     out_stride_inner: tl.tensor,
     x_stride_outer: tl.tensor,
     x_stride_inner: tl.tensor,
     residual_stride_outer: tl.tensor,
     residual_stride_inner: tl.tensor,
+    weight_stride_inner: tl.tensor,
+    bias_stride_inner: tl.tensor,
     num_rows: tl.tensor,
     num_inner: tl.tensor,
     size: tl.tensor,
     eps: tl.tensor,
+    CENTRED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    WEIGHT_DIMS: tl.constexpr,
+    BIAS_DIMS: tl.constexpr,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
@@ -43,28 +49,73 @@ def _rms_norm_kernel(
         total = (value + tl.load(at, mask=inside, other=0.0).to(tl.float32)).to(residual.dtype.element_ty)
         tl.store(at, total, mask=inside)
         value = total.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(value * value, axis=1) / size + eps)[:, None]
-    factor = tl.load(weight + columns, mask=columns < size, other=0.0).to(tl.float32)
-    result = (value * scale * factor).to(out.dtype.element_ty)
-    tl.store(out + outer * out_stride_outer + inner * out_stride_inner + columns, result, mask=inside)
+    if CENTRED:
+        # Twice over the row in registers: the difference of two large sums would cancel.
+        mean = tl.sum(value, axis=1)[:, None] / size
+        value = tl.where(inside, value - mean, 0.0)
+    result = value * tl.rsqrt(tl.sum(value * value, axis=1) / size + eps)[:, None]
+    # One row of factors for all heads (1), one a head (2), or none (0).
+    if WEIGHT_DIMS == 1:
+        result *= tl.load(weight + columns, mask=columns < size, other=0.0).to(tl.float32)
+    elif WEIGHT_DIMS == 2:
+        result *= tl.load(weight + inner * weight_stride_inner + columns, mask=inside, other=0.0).to(
+            tl.float32
+        )
+    if BIAS_DIMS == 1:
+        result += tl.load(bias + columns, mask=columns < size, other=0.0).to(tl.float32)
+    elif BIAS_DIMS == 2:
+        result += tl.load(bias + inner * bias_stride_inner + columns, mask=inside, other=0.0).to(tl.float32)
+    at = out + outer * out_stride_outer + inner * out_stride_inner + columns
+    tl.store(at, result.to(out.dtype.element_ty), mask=inside)
 
 
-def rms_norm(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+def rms_norm(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> None:
     """Triton back end of `ops.rms_norm`."""
     check_norm("x", x, "out", out, weight)
-    check_inner_contiguous(x=x, out=out, weight=weight)
-    _launch(out, x, None, weight, eps)
+    check_inner_contiguous(x=x, out=out)
+    _launch(out, x, None, weight, None, eps, centred=False)
 
 
-def fused_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+def fused_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float
+) -> None:
     """Triton back end of `ops.fused_add_rms_norm`."""
     check_norm("x", x, "residual", residual, weight)
-    check_inner_contiguous(x=x, residual=residual, weight=weight)
-    _launch(x, x, residual, weight, eps)
+    check_inner_contiguous(x=x, residual=residual)
+    _launch(x, x, residual, weight, None, eps, centred=False)
+
+
+def layer_norm(
+    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> None:
+    """Triton back end of `ops.layer_norm`."""
+    check_layer_norm("x", x, "out", out, weight, bias)
+    check_inner_contiguous(x=x, out=out)
+    _launch(out, x, None, weight, bias, eps, centred=True)
+
+
+def fused_add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> None:
+    """Triton back end of `ops.fused_add_layer_norm`."""
+    check_layer_norm("x", x, "residual", residual, weight, bias)
+    check_inner_contiguous(x=x, residual=residual)
+    _launch(x, x, residual, weight, bias, eps, centred=True)
 
 
 def _launch(
-    out: torch.Tensor, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+    out: torch.Tensor,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    *,
+    centred: bool,
 ) -> None:
     size = x.shape[-1]
     num_inner = x.shape[1] if x.ndim == 3 else 1
@@ -73,19 +124,25 @@ def _launch(
         return
     padded = triton.next_power_of_2(size)
     rows = max(1, min(16, _ELEMENTS_PER_PROGRAM // padded))
-    _rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
+    _norm_kernel[(triton.cdiv(num_rows, rows),)](
         out,
         x,
         x if residual is None else residual,
-        weight,
+        x if weight is None else weight,
+        x if bias is None else bias,
         *_strides(out),
         *_strides(x),
         *_strides(x if residual is None else residual),
+        _factor_stride("weight", weight),
+        _factor_stride("bias", bias),
         num_rows,
         num_inner,
         size,
         eps,
+        CENTRED=centred,
         HAS_RESIDUAL=residual is not None,
+        WEIGHT_DIMS=0 if weight is None else weight.ndim,
+        BIAS_DIMS=0 if bias is None else bias.ndim,
         ROWS=rows,
         SIZE=padded,
         num_warps=4 if padded <= 4096 else 8,
@@ -94,3 +151,10 @@ def _launch(
 
 def _strides(x: torch.Tensor) -> tuple[int, int]:
     return x.stride(0), x.stride(1) if x.ndim == 3 else 0
+
+
+def _factor_stride(field: str, factor: torch.Tensor | None) -> int:
+    if factor is None:
+        return 0
+    check_inner_contiguous(**{field: factor})
+    return factor.stride(0) if factor.ndim == 2 else 0
