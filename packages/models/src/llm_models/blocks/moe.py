@@ -1,0 +1,258 @@
+"""Owns mixtures of experts: data, parameters and runtime; the rule of the choice is the kernels'."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from llm_kernels import ops
+from llm_kernels.routing_rule import GroupScore, Scoring
+from torch import Tensor
+
+from llm_models.activations import Activation
+from llm_models.blocks.linear import Linear
+from llm_models.blocks.mlp import MLP, RunningMLP
+from llm_models.blocks.step import Setup, Step, Weights
+from llm_models.caches import CacheSpec
+from llm_models.parameters import Parameter, Part, Shard, below, linear, tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """How tokens choose experts; `ops.route_experts` says which options give which known router.
+
+    Canonical names: router, router.correction.
+
+    Attributes:
+        top_k: Experts a token.
+        scoring: How logits become scores.
+        renormalize: Whether the chosen weights are divided by their sum.
+        bias: Whether the logits have a bias.
+        correction: Whether a learned bias is added to the scores for the choice only.
+        groups: Groups of experts, of which only the best `top_groups` are eligible.
+        top_groups: See `groups`.
+        group_score: A group's worth.
+        scale: Factor of the weights.
+        renormalize_eps: Added to the sum before the division.
+        jitter_eps: Of the scoring `sparsemixer`.
+        in_float32: Whether the logits are computed in float32 whatever the model's number format.
+    """
+
+    top_k: int
+    scoring: Scoring = "softmax"
+    renormalize: bool = False
+    bias: bool = False
+    correction: bool = False
+    groups: int | None = None
+    top_groups: int | None = None
+    group_score: GroupScore = "top2"
+    scale: float = 1.0
+    renormalize_eps: float = 1e-20
+    jitter_eps: float = 0.01
+    in_float32: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoE:
+    """A weighted sum of a few expert MLPs a token, and what every token passes through.
+
+    It is called `mlp` like the dense block, so that a norm before either has one canonical name.
+
+    Canonical names: router, experts.N.gate, experts.N.up, experts.N.down, shared.*, shared_gate.
+
+    Attributes:
+        num_experts: Experts to choose from.
+        expert_size: Width inside an expert.
+        router: How they are chosen.
+        activation: Of the gate.
+        gated: Whether experts have a gate.
+        bias: Whether the experts' projections have biases.
+        limit: Clamp of gate and up (gpt-oss).
+        alpha: Factor inside the sigmoid of the gate (gpt-oss).
+        weight_input: Whether the weight multiplies an expert's input instead of its output.
+        zero_experts: Choices past the experts that return their input.
+        shared: An MLP that every token passes through; its name must be `shared`.
+        shared_gate: Whether a sigmoid of a projection of the input scales the shared MLP's output.
+        scale: Factor of the experts' sum.
+        name: First part of its canonical names.
+    """
+
+    num_experts: int
+    expert_size: int
+    router: Router
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    limit: float | None = None
+    alpha: float | None = None
+    weight_input: bool = False
+    zero_experts: int = 0
+    shared: MLP | None = None
+    shared_gate: bool = False
+    scale: float = 1.0
+    name: str = "mlp"
+
+    def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
+        """Experts are cut along their width; where that does not divide, each rank holds some of them."""
+        choices = self.num_experts + self.zero_experts
+        yield from linear("router", choices, width, bias=self.router.bias)
+        if self.router.correction:
+            yield tensor("router.correction", (choices,), dtype=torch.float32)
+        experts, inner = self.cut(shard)
+        sides = ("gate", "up") if self.gated else ("up",)
+        count, rows = experts[1] - experts[0], inner[1] - inner[0]
+        ids = range(*experts)
+        yield Parameter(
+            name="experts.input.weight",
+            shape=(count, len(sides) * rows, width),
+            lead=2,
+            parts=tuple(
+                Part(name=f"experts.{e}.{side}.weight", shape=(self.expert_size, width), rows=inner)
+                for e in ids
+                for side in sides
+            ),
+        )
+        yield Parameter(
+            name="experts.down.weight",
+            shape=(count, width, rows),
+            lead=2,
+            parts=tuple(
+                Part(name=f"experts.{e}.down.weight", shape=(width, self.expert_size), columns=inner)
+                for e in ids
+            ),
+        )
+        if self.bias:
+            yield Parameter(
+                name="experts.input.bias",
+                shape=(count, len(sides) * rows),
+                kind="bias",
+                lead=2,
+                parts=tuple(
+                    Part(name=f"experts.{e}.{side}.bias", shape=(self.expert_size,), rows=inner)
+                    for e in ids
+                    for side in sides
+                ),
+            )
+            yield Parameter(
+                name="experts.down.bias",
+                shape=(count, width),
+                kind="bias",
+                lead=2,
+                parts=tuple(Part(name=f"experts.{e}.down.bias", shape=(width,)) for e in ids),
+            )
+        if self.shared is not None:
+            yield from below("shared.", self.shared.parameters(width, shard))
+        if self.shared_gate:
+            yield from linear("shared_gate", 1, width)
+
+    def cut(self, shard: Shard) -> tuple[tuple[int, int], tuple[int, int]]:
+        """First and end of this rank's experts, and of what it holds of their width."""
+        if self.expert_size % shard.size and not self.num_experts % shard.size:
+            return shard.span(self.num_experts, "num_experts"), (0, self.expert_size)
+        return (0, self.num_experts), shard.span(self.expert_size, "moe_intermediate_size")
+
+    def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
+        """None."""
+        return ()
+
+    def build(self, weights: Weights, setup: Setup) -> "RunningMoE":
+        """The runtime."""
+        return RunningMoE(self, weights, setup)
+
+
+class RunningMoE:
+    """The runtime of `MoE`."""
+
+    __slots__ = (
+        "_down",
+        "_down_bias",
+        "_first_expert",
+        "_input",
+        "_input_bias",
+        "_num_local",
+        "_router",
+        "_setup",
+        "_shared",
+        "_shared_gate",
+        "_spec",
+    )
+
+    def __init__(self, spec: MoE, weights: Weights, setup: Setup) -> None:
+        (self._first_expert, end), _ = spec.cut(setup.shard)
+        self._num_local = end - self._first_expert
+        self._spec, self._setup = spec, setup
+        self._router = _RouterOp(spec.router, weights)
+        self._input, self._input_bias = weights["experts.input.weight"], weights.get("experts.input.bias")
+        self._down, self._down_bias = weights["experts.down.weight"], weights.get("experts.down.bias")
+        if setup.shard.rank > 0 and self._num_local == spec.num_experts:
+            self._down_bias = None  # The sum over the ranks must hold it once.
+        self._shared: RunningMLP | None = None
+        if spec.shared is not None:
+            self._shared = spec.shared.build(weights.below("shared."), setup)
+        self._shared_gate = Linear(weights, "shared_gate") if spec.shared_gate else None
+
+    def run(self, x_TE: Tensor, step: Step) -> Tensor:
+        """[T, E] to a new tensor [T, E]."""
+        spec = self._spec
+        weights_TK, ids_TK = self._router.choose(x_TE)
+        if self._num_local < spec.num_experts:
+            ids_TK = ids_TK - self._first_expert
+            ids_TK = ids_TK.masked_fill((ids_TK < 0) | (ids_TK >= self._num_local), -1)
+        out_TE = torch.empty_like(x_TE)
+        ops.moe(
+            out_TE,
+            x_TE,
+            weights_TK,
+            ids_TK,
+            self._input,
+            self._down,
+            up_bias=self._input_bias,
+            down_bias=self._down_bias,
+            activation=spec.activation,
+            gated=spec.gated,
+            limit=spec.limit,
+            alpha=spec.alpha,
+            weight_input=spec.weight_input,
+            zero_experts=spec.zero_experts,
+        )
+        out_TE = self._setup.sum_ranks(out_TE)
+        if spec.scale != 1.0:
+            out_TE *= spec.scale
+        if self._shared is not None:
+            shared_TE = self._shared.run(x_TE, step)
+            if self._shared_gate is not None:
+                shared_TE *= self._shared_gate(x_TE).sigmoid()
+            out_TE += shared_TE
+        return out_TE
+
+
+class _RouterOp:
+    """The runtime of `Router`."""
+
+    __slots__ = ("_bias", "_correction", "_spec", "_weight")
+
+    def __init__(self, spec: Router, weights: Weights) -> None:
+        self._spec = spec
+        self._weight, self._bias = weights["router.weight"], weights.get("router.bias")
+        self._correction = weights.get("router.correction")
+
+    def choose(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights float32 [T, K] and ids int64 [T, K]."""
+        spec, bias = self._spec, self._bias
+        if spec.in_float32:
+            bias = None if bias is None else bias.float()
+            logits_TN = torch.nn.functional.linear(x_TE.float(), self._weight.float(), bias)
+        else:
+            logits_TN = ops.linear(x_TE, self._weight, bias)
+        return ops.route_experts(
+            logits_TN,
+            top_k=spec.top_k,
+            scoring=spec.scoring,
+            renormalize=spec.renormalize,
+            bias=self._correction,
+            groups=spec.groups,
+            top_groups=spec.top_groups,
+            group_score=spec.group_score,
+            scale=spec.scale,
+            renormalize_eps=spec.renormalize_eps,
+            jitter_eps=spec.jitter_eps,
+        )
