@@ -7,6 +7,7 @@ import pytest
 import torch
 from llm_models import (
     CorruptFile,
+    DuplicateTensor,
     MissingShard,
     MissingTensor,
     UnexpectedTensor,
@@ -220,4 +221,4 @@ def test_a_tensor_in_two_shards(sharded):
     first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
     twice = next(iter(load_file(first)))
     save_file({**load_file(second), twice: load_file(first)[twice]}, second)
-    assert_error(CorruptFile, sharded, twice, second.name)
+    assert_error(DuplicateTensor, sharded, twice, second.name)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from llm_models.errors import CorruptFile, UnknownQuantization
 from llm_models.loading.gguf_quants import FORMATS, OTHER_NAMES, QuantFormat
-from llm_models.loading.mapped_files import map_file, mapped_tensor
+from llm_models.loading.mapped_files import MappedFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -71,6 +71,7 @@ class GGUFFile:
 
     Attributes:
         path: The file.
+        mapped: The same, mapped.
         metadata: Key to value: numbers, strings, numpy arrays, or `StringArray`.
         tensors: By the file's own names.
 
@@ -84,8 +85,8 @@ class GGUFFile:
         size = path.stat().st_size
         if size < 24:
             raise CorruptFile(path, None, f"is no GGUF file: it has {size} bytes")
-        self._bytes = map_file(path)
-        cursor = _Cursor(self._bytes, path)
+        self.mapped = MappedFile(path)
+        cursor = _Cursor(self.mapped.data, path)
         version, tensor_count, key_count = _read_preamble(cursor)
         self.version = version
         self.metadata: Mapping[str, Any] = _read_metadata(cursor, key_count)
@@ -98,12 +99,12 @@ class GGUFFile:
     def raw(self, tensor: GGUFTensor) -> NDArray[np.uint8]:
         """The bytes of a tensor, still packed: uint8 [rows, row_bytes], a view of the file."""
         count = tensor.rows * tensor.row_bytes
-        flat = np.frombuffer(self._bytes, dtype=np.uint8, count=count, offset=tensor.start)
+        flat = np.frombuffer(self.mapped.data, dtype=np.uint8, count=count, offset=tensor.start)
         return flat.reshape(tensor.rows, tensor.row_bytes)
 
     def plain(self, tensor: GGUFTensor, dtype: torch.dtype) -> Tensor:
         """A tensor of plain numbers of type `dtype`, a view of the file that must not be written to."""
-        return mapped_tensor(self._bytes, dtype, tensor.shape, tensor.start)
+        return self.mapped.tensor(dtype, tensor.shape, tensor.start)
 
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)

@@ -8,10 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_models.errors import CorruptFile
 from llm_models.loading.gguf_files import GGUFFile
 from llm_models.loading.gguf_keys import Keys
 from llm_models.loading.gguf_names import Origin, origins
-from llm_models.loading.source import TensorInfo
+from llm_models.loading.source import TensorInfo, check_cast
+from llm_models.loading.transfer import Transfer
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Values decoded at a time: keeps the float32 copy of a large embedding small.
@@ -30,33 +32,60 @@ class GGUFSource:
         UnknownArchitecture: The file's architecture is not one of those read here.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, transfer: Transfer | None = None) -> None:
         self.root = path
+        self._transfer = transfer or Transfer()
         self._file = GGUFFile(path)
         keys = Keys(self._file)
         heads = keys.integer("attention.head_count")
         kv_heads = keys.integer("attention.head_count_kv", heads)
         self._origins = origins(self._file.tensors, keys.family, heads=heads, kv_heads=kv_heads)
         self.tensors: Mapping[str, TensorInfo] = {
-            name: TensorInfo(name, origin.shape, origin.tensor.format.name, path)
+            name: TensorInfo(
+                name, origin.shape, origin.tensor.format.name, path, origin.rows * origin.tensor.row_bytes
+            )
             for name, origin in self._origins.items()
         }
 
     def read(self, name: str) -> Tensor:
         """Tensor `name`: float32 but for F16 and BF16. See `TensorSource`."""
         origin = self._origins[name]
-        plain = _PLAIN.get(origin.tensor.format.name)
-        if plain is None or _row_order(origin) is not None or origin.offset:
-            # Taking an offset off again in half precision would round.
-            out = torch.empty(origin.shape, dtype=torch.float32 if origin.offset or not plain else plain)
-            self.copy_into(name, out)
-            return out
-        rows = self._file.plain(origin.tensor, plain).reshape(origin.tensor.rows, -1)
-        return rows[origin.first : origin.first + origin.rows].view(origin.shape)
+        mapped = self._mapped(origin)
+        if mapped is not None:
+            return mapped
+        # Taking an offset off again in half precision would round.
+        stored = None if origin.offset else _PLAIN.get(origin.tensor.format.name)
+        out = torch.empty(origin.shape, dtype=stored or torch.float32)
+        self._decode(origin, out)
+        return out
 
     def copy_into(self, name: str, out: Tensor) -> None:
         """Decodes tensor `name` into `out`, a few rows at a time. See `TensorSource`."""
         origin = self._origins[name]
+        mapped = self._mapped(origin)
+        if mapped is not None:
+            self.copy_view(name, mapped, out)
+        else:
+            check_cast(self.tensors[name], torch.float32, out.dtype)
+            self._decode(origin, out)
+
+    def copy_view(self, name: str, view: Tensor, out: Tensor) -> None:
+        """Writes a view of tensor `name` into `out`. See `TensorSource`."""
+        check_cast(self.tensors[name], view.dtype, out.dtype)
+        try:
+            self._transfer.copy(self._file.mapped, view, out)
+        except OSError as error:
+            raise CorruptFile(self.root, name, f"cannot be read ({error})") from error
+
+    def _mapped(self, origin: Origin) -> Tensor | None:
+        """The tensor as it lies in the file, when that is how it is meant."""
+        dtype = _PLAIN.get(origin.tensor.format.name)
+        if dtype is None or origin.offset or _row_order(origin) is not None:
+            return None
+        rows = self._file.plain(origin.tensor, dtype).reshape(origin.tensor.rows, -1)
+        return rows[origin.first : origin.first + origin.rows].view(origin.shape)
+
+    def _decode(self, origin: Origin, out: Tensor) -> None:
         tensor, order = origin.tensor, _row_order(origin)
         raw = self._file.raw(tensor)[origin.first : origin.first + origin.rows]
         rows_RC = out.view(origin.rows, -1)

@@ -1,4 +1,4 @@
-"""Owns mapping a file into memory and tensors that lie in it; knows nothing about formats."""
+"""Owns files mapped into memory and telling which bytes of a file a view is; knows nothing about formats."""
 
 import math
 import mmap
@@ -12,15 +12,40 @@ from torch import Tensor
 _FLAGS = getattr(mmap, "MAP_PRIVATE", 2) | getattr(mmap, "MAP_NORESERVE", 0)
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Maps a whole file that is not empty. Pages are read when they are touched."""
-    with path.open("rb") as stream:
-        return mmap.mmap(stream.fileno(), 0, flags=_FLAGS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+class MappedFile:
+    """A file that is not empty, open and mapped. Mapped pages are read when they are touched.
 
+    Attributes:
+        path: The file.
+        size: In bytes.
+        data: The mapping, not to be written to.
+    """
 
-def mapped_tensor(data: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], start: int) -> Tensor:
-    """The tensor whose little-endian numbers begin at byte `start`; a view that must not be written to."""
-    count = math.prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=start).view(shape)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Kept open for reads beside the mapping; closed when this object goes.
+        self._stream = path.open("rb", buffering=0)
+        self.size = path.stat().st_size
+        self.data = mmap.mmap(
+            self._stream.fileno(), self.size, flags=_FLAGS, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
+        self._bytes = torch.frombuffer(self.data, dtype=torch.uint8)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's number, for reads at an offset."""
+        return self._stream.fileno()
+
+    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...], start: int) -> Tensor:
+        """The tensor whose little-endian numbers begin at byte `start`; a view, not to be written to."""
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self.data, dtype=dtype, count=count, offset=start).view(shape)
+
+    def offset(self, view: Tensor) -> int | None:
+        """The byte of this file at which `view` begins, or None when it does not lie in the mapping."""
+        if view.device.type != "cpu":
+            return None
+        offset = view.data_ptr() - self._bytes.data_ptr()
+        return offset if 0 <= offset < self.size else None

@@ -5,21 +5,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from llm_models.errors import WrongDtype
+
+_FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a file's header says about a tensor. `dtype` is the format's own name."""
+    """What a file's header says about a tensor.
+
+    Attributes:
+        name: The checkpoint's name.
+        shape: Row-major.
+        dtype: The format's own name of the number format.
+        file: Where it lies.
+        size: Bytes that it takes in the file.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     file: Path
+    size: int
 
 
 class TensorSource(Protocol):
-    """Named tensors in files. The names are those of the checkpoint that the spec describes."""
+    """Named tensors in files. The names are those of the checkpoint that the spec describes.
+
+    All methods may be called from several threads at once, for different tensors.
+    """
 
     @property
     def root(self) -> Path:
@@ -35,8 +52,7 @@ class TensorSource(Protocol):
         """Tensor `name` on the CPU, whole, in its stored dtype (packed formats: decoded to float32).
 
         Where the format allows it (safetensors, pickles, plain numbers in GGUF) the tensor lies in the mapped
-        file: views and row slices of it read from the disk only what they touch. Do not write to it. May be
-        called from several threads at once.
+        file: views and row slices of it read from the disk only what they touch. Do not write to it.
 
         Raises:
             WeightError: The tensor cannot be read.
@@ -44,11 +60,32 @@ class TensorSource(Protocol):
         ...
 
     def copy_into(self, name: str, out: Tensor) -> None:
-        """Writes tensor `name` into `out` (same shape; any float dtype, any device), casting on the way.
+        """Writes tensor `name` into `out` (same shape, any device), casting between float formats on the way.
 
-        May be called from several threads at once, for different tensors.
+        The fast way for whole tensors.
 
         Raises:
-            WeightError: The tensor cannot be read.
+            WeightError: The tensor cannot be read, or is of a number format that `out` cannot take.
         """
         ...
+
+    def copy_view(self, name: str, view: Tensor, out: Tensor) -> None:
+        """Writes a view of what `read(name)` returned into `out`, as `copy_into` does for the whole.
+
+        The fast way for row slices and other views: what lies in a mapped file is read in large pieces by
+        several threads, not page by page.
+
+        Raises:
+            WeightError: See `copy_into`.
+        """
+        ...
+
+
+def check_cast(info: TensorInfo, stored: torch.dtype, wanted: torch.dtype) -> None:
+    """Allows equal dtypes and casts between plain floats.
+
+    Raises:
+        WrongDtype: The cast would take packed or scaled numbers at face value, or integers for floats.
+    """
+    if stored != wanted and not (stored in _FLOATS and wanted in _FLOATS):
+        raise WrongDtype(info.file, info.name, f"has dtype {info.dtype}, which cannot be loaded as {wanted}")
