@@ -1,0 +1,150 @@
+"""Owns loading a checkpoint through transformers; knows nothing about native specs or serving."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+
+from llm_models.config import architecture_name
+from llm_models.errors import (
+    ConfigError,
+    CorruptFile,
+    MissingShard,
+    MissingTensor,
+    UnexpectedTensor,
+    UnsupportedConfig,
+    WrongShape,
+)
+from llm_models.fallback.choosing import choose
+from llm_models.fallback.models import FallbackModel
+from llm_models.fallback.positions import max_positions
+from llm_models.fallback.transformers_classes import causal_class
+from llm_models.fallback.verdict import fallback_verdict
+from llm_models.files import ModelFiles
+
+
+def load_fallback(
+    files: ModelFiles,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: Literal["auto", "dummy"] = "auto",
+    trust_remote_code: bool = False,
+) -> FallbackModel:
+    """Loads a model that has no native spec, with transformers' module for it.
+
+    Transformers makes the module without memory for weights and reads each tensor of the safetensors files
+    straight to `device`. Then the paged run is compared with the plain one; see `FallbackModel.verdict` for
+    what came out.
+
+    Args:
+        files: From `resolve`; a folder with safetensors files.
+        dtype: Of the weights.
+        device: Where they go.
+        load_format: `auto` reads the files' weights; `dummy` fills in seeded random numbers instead.
+        trust_remote_code: Run model code that the checkpoint holds.
+
+    Raises:
+        UnsupportedConfig: The fallback cannot serve this config; the message says why.
+        WeightError: The weight files are at fault.
+    """
+    verdict = fallback_verdict(files.config, trust_remote_code=trust_remote_code)
+    if verdict.kind == "unsupported":
+        raise UnsupportedConfig(
+            "architectures", f"the transformers fallback does not serve it: {verdict.reason}"
+        )
+    if files.kind == "gguf":
+        raise UnsupportedConfig("architectures", "the transformers fallback reads no GGUF files")
+    name = architecture_name(files.config)
+    with _quiet():
+        config = _config(files, trust_remote_code)
+        found = causal_class(name) or _remote_class()
+        if load_format == "dummy":
+            model = _random(found, config, dtype, device)
+        else:
+            model = _read(found, config, files, dtype, device, trust_remote_code)
+    model.requires_grad_(False).eval()
+    return choose(model, name, verdict, max_positions(config))
+
+
+def _config(files: ModelFiles, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(
+            str(files.path), trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError("config.json", f"transformers refuses it: {_line(error)}") from error
+
+
+def _remote_class() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM
+
+
+def _read(
+    found: Any, config: Any, files: ModelFiles, dtype: torch.dtype, device: Any, trust_remote_code: bool
+) -> Any:
+    try:
+        model, info = found.from_pretrained(
+            str(files.path),
+            config=config,
+            dtype=dtype,
+            device_map={"": torch.device(device)},
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # They are reported below, with their names.
+            trust_remote_code=trust_remote_code,
+        )
+    except SafetensorError as error:
+        raise CorruptFile(files.path, None, f"cannot be read ({_line(error)})") from error
+    except OSError as error:
+        raise MissingShard(files.path, None, _line(error)) from error
+    _account(info, files)
+    return model
+
+
+def _account(info: dict[str, Any], files: ModelFiles) -> None:
+    for name, found, needed in sorted(info.get("mismatched_keys", ())):
+        reason = f"has shape {list(found)}, the config asks for {list(needed)}"
+        raise WrongShape(files.path, name, reason)
+    for name in sorted(info.get("missing_keys", ())):
+        raise MissingTensor(files.path, name, "is missing from the weights")
+    for name in sorted(info.get("unexpected_keys", ())):
+        raise UnexpectedTensor(files.path, name, "has no place in this model")
+    for message in info.get("error_msgs", ()):
+        raise CorruptFile(files.path, None, " ".join(str(message).split())[:300])
+
+
+def _random(found: Any, config: Any, dtype: torch.dtype, device: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return found._from_config(config, dtype=dtype).to(device)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers' reports and bars away: what matters is raised."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
