@@ -13,6 +13,7 @@ import pytest
 import torch
 from llm_kernels import ops
 from llm_kernels.errors import InvalidArgument
+from llm_kernels.reference import state_rows
 
 BOUND = 1e-5
 Inputs = dict[str, torch.Tensor]
@@ -434,6 +435,14 @@ def test_half_inputs_and_states(relative_error, name):
         inputs = {k: x[begin : begin + count] for k, x in halves.items()}
         case.call(out, *inputs.values(), cache=pool.cache, metadata=metadata, block_size=16)
         assert relative_error(out, expected[begin : begin + count]) < 2e-2
+
+
+@each
+@pytest.mark.parametrize("large", [1, 2**30])
+def test_decode_of_large_and_of_small_states_is_one(monkeypatch, relative_error, name, large):
+    monkeypatch.setattr(state_rows, "_LARGE_STATE", large)
+    monkeypatch.setattr(state_rows, "_STATES_AT_ONCE", 2 * large)
+    test_rows_chunks_and_decode_steps_are_one_pass(relative_error, name, 16)
 
 
 def test_same_keys_do_not_break_the_chunked_delta_rule(relative_error):

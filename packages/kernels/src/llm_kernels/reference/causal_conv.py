@@ -8,7 +8,7 @@ from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference.state_rows import Tokens, run_state_rows
 from llm_kernels.state_checks import check_causal_conv
 
-_MAX_SPAN = 2048
+_MAX_SPAN = 512
 
 
 def causal_conv1d(

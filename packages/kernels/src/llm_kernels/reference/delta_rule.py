@@ -13,8 +13,8 @@ from llm_kernels.state_checks import check_delta_rule
 
 # A decay a key dimension needs the decays between all pairs of tokens for each: short chunks, short runs.
 _KEYWISE_CHUNK = 16
-_MAX_SPAN = 512
-_KEYWISE_MAX_SPAN = 128
+_MAX_SPAN = 256
+_KEYWISE_MAX_SPAN = 32
 _NORM_EPS = 1e-6
 
 _Inputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -60,7 +60,7 @@ def gated_delta_rule(
         state_NKV = state_RHKV.flatten(0, 1)
         query, key = (x.flatten(0, 1).unsqueeze(1) for x in (query, key))
         change = (value - (key @ state_NKV).view_as(value)) * beta
-        state_NKV.baddbmm_(key.transpose(1, 2), change.flatten(0, 1).unsqueeze(1))
+        state_NKV.addcmul_(key.transpose(1, 2), change.flatten(0, 1).unsqueeze(1))
         return (query @ state_NKV).view_as(value), state_RHKV
 
     def scan(tokens: slice, state_HKV: torch.Tensor, _fresh: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ from llm_kernels.reference.state_rows import Tokens, run_state_rows
 from llm_kernels.reference.state_rows_chunked import decayed_scan
 from llm_kernels.state_checks import check_linear_attention
 
-_MAX_SPAN = 512
+_MAX_SPAN = 256
 
 
 def linear_attention(
@@ -35,7 +35,7 @@ def linear_attention(
         value = value_THV[tokens].float()
         state_RHKV *= (-slope_H).exp()[:, None, None]
         state_NKV = state_RHKV.flatten(0, 1)
-        state_NKV.baddbmm_(key.flatten(0, 1).unsqueeze(2), value.flatten(0, 1).unsqueeze(1))
+        state_NKV.addcmul_(key.flatten(0, 1).unsqueeze(2), value.flatten(0, 1).unsqueeze(1))
         out = (query.flatten(0, 1).unsqueeze(1) * scale) @ state_NKV
         return out.view_as(value), state_RHKV
 

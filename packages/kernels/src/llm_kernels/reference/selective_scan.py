@@ -10,7 +10,7 @@ from llm_kernels.reference.state_rows import Tokens, run_state_rows
 from llm_kernels.state_checks import check_selective_scan
 
 # Tokens whose decays and inputs are laid out at once: small enough to stay in the cache of a core.
-_MAX_SPAN = 64
+_MAX_SPAN = 16
 
 
 def selective_scan(

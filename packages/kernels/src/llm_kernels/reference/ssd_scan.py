@@ -10,7 +10,7 @@ from llm_kernels.reference.state_rows import Tokens, run_state_rows
 from llm_kernels.reference.state_rows_chunked import decayed_scan
 from llm_kernels.state_checks import check_ssd_scan
 
-_MAX_SPAN = 512
+_MAX_SPAN = 256
 
 
 def ssd_scan(
@@ -52,7 +52,7 @@ def ssd_scan(
         state_RHPS *= log_decay_RH.exp_()[:, :, None, None]
         state_RGUS = state_RHPS.view(rows * groups, -1, states)
         B_RG1S, C_RGS1 = B_TGS[tokens].float(), C_TGS[tokens].float()
-        state_RGUS.baddbmm_(fed_RHP.view(rows * groups, -1, 1), B_RG1S.reshape(rows * groups, 1, states))
+        state_RGUS.addcmul_(fed_RHP.view(rows * groups, -1, 1), B_RG1S.reshape(rows * groups, 1, states))
         out = state_RGUS @ C_RGS1.reshape(rows * groups, states, 1)
         return add_skip(out.view(rows, heads, head_size), x_RHP), state_RHPS
 

@@ -51,6 +51,12 @@ class Scan(Protocol):
         """
 
 
+# On the CPU: states of this many numbers are updated where they lie, row by row; smaller ones in groups of
+# rows that stay in the cache of a core.
+_LARGE_STATE = 2**17
+_STATES_AT_ONCE = 2**19
+
+
 @dataclass(frozen=True, slots=True)
 class _Span:
     """A run of a row's tokens that is scanned at once; `block` takes the state after it, None keeps it."""
@@ -143,10 +149,46 @@ def _decode_on_host(
     source, target = _entries(context_R, tables, block_size)
     _require_blocks(torch.stack((source, target)), state_cache.shape[0])
     fresh = context_R == 1
-    state = _read(state_cache, source, fresh)
-    out_R, state = step(tokens, state, fresh)
+    num_rows, size = context_R.numel(), state_cache[0].numel()
+    if size >= _LARGE_STATE and state_cache.dtype == torch.float32:
+        blocks = zip(source.tolist(), target.tolist(), strict=True)
+        for row, (before, after) in enumerate(blocks):
+            row_tokens = _part(tokens, row, row + 1)
+            _step_in_place(out, state_cache, row_tokens, before, after, fresh[row : row + 1], step)
+        return
+    group = max(1, _STATES_AT_ONCE // size)
+    for begin in range(0, num_rows, group):
+        part = slice(begin, min(begin + group, num_rows))
+        at = _part(tokens, part.start, part.stop)
+        state = _read(state_cache, source[part], fresh[part])
+        out_R, state = step(at, state, fresh[part])
+        out[at] = out_R.to(out.dtype)
+        state_cache.index_copy_(0, target[part], state.to(state_cache.dtype))
+
+
+def _part(tokens: Tokens, begin: int, end: int) -> Tokens:
+    return slice(begin, end) if isinstance(tokens, slice) else tokens[begin:end]
+
+
+def _step_in_place(
+    out: torch.Tensor,
+    state_cache: torch.Tensor,
+    tokens: Tokens,
+    source: int,
+    target: int,
+    fresh: torch.Tensor,
+    step: Step,
+) -> None:
+    """One row on the cache itself: a large state is worth more than the calls of its row."""
+    state = state_cache[target : target + 1]
+    if bool(fresh):
+        state.zero_()
+    elif source != target:
+        state.copy_(state_cache[source : source + 1])
+    out_R, after = step(tokens, state, fresh)
     out[tokens] = out_R.to(out.dtype)
-    state_cache.index_copy_(0, target, state.to(state_cache.dtype))
+    if after is not state:
+        state.copy_(after)
 
 
 def _decode_on_device(
