@@ -22,6 +22,8 @@ class AttentionMetadata:
         num_decodes: Leading rows with exactly one query token.
         max_query_len: Upper bound of the query tokens of a row.
         max_context_len: Upper bound of `context_lens`.
+        block_size: Tokens of a block; for recurrent states, which no tensor's shape tells it, tokens from one
+            checkpoint to the next. 0 where nobody asks.
     """
 
     cu_query_lens: torch.Tensor
@@ -32,3 +34,4 @@ class AttentionMetadata:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    block_size: int = 0
