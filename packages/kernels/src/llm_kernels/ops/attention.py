@@ -31,6 +31,10 @@ class _PagedAttention(Protocol):
     ) -> None: ...
 
 
+_VALUE_SIZE = frozenset({"value_size"})
+FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
+
+
 def _triton_head_size(_dtype: torch.dtype, head_size: int) -> bool:
     return 16 <= head_size <= 256
 
@@ -42,7 +46,7 @@ PAGED_ATTENTION: Op[_PagedAttention] = Op(
         cpp_backend(
             "attention", "paged_attention", lambda _dtype, head_size: head_size % 16 == 0 and head_size <= 512
         ),
-        *triton_backends("attention", "paged_attention", _triton_head_size),
+        *triton_backends("attention", "paged_attention", _triton_head_size, FEATURES),
     ],
 )
 
@@ -109,9 +113,6 @@ def paged_attention(
         alibi_slopes,
         causal,
     )
-
-
-_VALUE_SIZE = frozenset({"value_size"})
 
 
 def _features(

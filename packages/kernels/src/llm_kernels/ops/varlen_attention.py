@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.packed_rows import Bias
 from llm_kernels.reference import varlen_attention as reference_varlen_attention
 from llm_kernels.registry import PLAIN, Op
@@ -34,7 +34,16 @@ class _VarlenAttention(Protocol):
 
 
 VARLEN_ATTENTION: Op[_VarlenAttention] = Op(
-    "varlen_attention", [torch_backend(reference_varlen_attention.varlen_attention)]
+    "varlen_attention",
+    [
+        torch_backend(reference_varlen_attention.varlen_attention),
+        *triton_backends(
+            "attention",
+            "varlen_attention",
+            lambda _dtype, head_size: 16 <= head_size <= 256,
+            frozenset({"soft_cap", "alibi"}),
+        ),
+    ],
 )
 
 

@@ -1,0 +1,84 @@
+"""The Triton attention kernels compiled for sm_90 where there is no GPU: they fit in its shared memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+SHARED_MEMORY_BYTES = 227 * 1024
+NAMES = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+PLAIN = {
+    "HAS_WINDOW": False,
+    "HAS_CHUNK": False,
+    "HAS_SOFT_CAP": False,
+    "HAS_SINKS": False,
+    "HAS_ALIBI": False,
+}
+FLAGS = {
+    "plain": PLAIN,
+    "gpt-oss": {**PLAIN, "HAS_WINDOW": True, "HAS_SINKS": True},
+    "all": dict.fromkeys(PLAIN, True),
+}
+POINTERS = {"context_lens": "*i32", "block_tables": "*i32", "cu_query_lens": "*i32", "slopes": "*fp32"}
+
+
+def _compile(kernel, dtype, constants, tile):
+    """The kernel with all strides multiples of 16, as they are in use."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if not hasattr(kernel, "arg_names") or not hasattr(kernel, "cache_key"):
+        pytest.skip("the interpreter is on")
+    types = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(constants, "constexpr")
+    data = ["out", "query", "key_cache", "value_cache", "latent_cache", "sinks"]
+    types |= dict.fromkeys(data, NAMES[dtype]) | POINTERS
+    types |= {"partial": "*fp32", "partial_state": "*fp32", "scale": "fp32", "soft_cap": "fp32"}
+    signature = {argument: types[argument] for argument in kernel.arg_names}
+    aligned = [i for i, (k, v) in enumerate(signature.items()) if v.startswith("*") or "stride" in k]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(kernel.arg_names.index(k),): v for k, v in constants.items()},
+        attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
+    )
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "head_size", "value_size", "flags"),
+    [
+        (torch.bfloat16, 128, 128, "plain"),
+        (torch.bfloat16, 64, 64, "gpt-oss"),
+        (torch.bfloat16, 256, 256, "all"),
+        (torch.bfloat16, 192, 128, "plain"),
+        (torch.float32, 64, 64, "all"),
+    ],
+)
+@pytest.mark.parametrize("name", ["decode", "prefill"])
+def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import attention, attention_kernels
+
+    widest = max(head_size, value_size)
+    tile = getattr(attention, f"{name}_tile")(dtype, widest, 4)
+    constants = {
+        "GROUP": 4,
+        "D": head_size,
+        "D_PAD": attention.padded(head_size),
+        "V": value_size,
+        "V_PAD": attention.padded(value_size),
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_SIZE": 16,
+        **FLAGS[flags],
+        "PRECISION": attention.precision(dtype),
+    }
+    if name == "decode":
+        constants["IS_SPLIT"] = True
+    else:
+        constants |= {"BLOCK_Q": tile.block_m // 4, "IS_PAGED": True, "IS_CAUSAL": True}
+    compiled = _compile(getattr(attention_kernels, f"{name}_kernel"), dtype, constants, tile)
+    assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
