@@ -167,7 +167,7 @@ class NameIndex:
     def __post_init__(self) -> None:
         pairs = list(self.names.top.items())
         for name, target in self.names.inside.items():
-            pairs.append((f"{self.names.layer}.{name}" if name else self.names.layer, _in_layer(target)))
+            pairs.append((f"{self.names.layer}.{name}" if name else self.names.layer, in_layer(target)))
         for checkpoint, target in pairs:
             fused = target if isinstance(target, Fused) else Fused((target,))
             for index, canonical in enumerate(fused.targets):
@@ -198,7 +198,8 @@ def fill_in(pattern: str, canonical: str) -> str:
     return pattern.format(**_pattern(canonical)[1])
 
 
-def _in_layer(target: Target) -> Target:
+def in_layer(target: Target) -> Target:
+    """A target inside a layer, as it is called from outside."""
     if isinstance(target, Fused):
         return replace(target, targets=tuple(f"layers.{{i}}.{name}" for name in target.targets))
     return f"layers.{{i}}.{target}"
