@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.reference import experts as reference_experts
@@ -19,9 +19,13 @@ _GroupedLinear: TypeAlias = Callable[
 _Moe: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, ExpertMlp], None]
 
 GROUPED_LINEAR: Op[_GroupedLinear] = Op(
-    "grouped_linear", [torch_backend(reference_experts.grouped_linear)], default_size=4096
+    "grouped_linear",
+    [torch_backend(reference_experts.grouped_linear), *triton_backends("experts", "grouped_linear")],
+    default_size=4096,
 )
-MOE: Op[_Moe] = Op("moe", [torch_backend(reference_experts.moe)], default_size=4096)
+MOE: Op[_Moe] = Op(
+    "moe", [torch_backend(reference_experts.moe), *triton_backends("experts", "moe")], default_size=4096
+)
 
 
 def grouped_linear(

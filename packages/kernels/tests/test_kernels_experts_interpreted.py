@@ -1,0 +1,246 @@
+"""The Triton kernels of norms, activations and experts in Triton's interpreter, against the references.
+
+As in test_kernels_interpreted.py, the tests run in a process of their own, which `test_in_the_interpreter`
+starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from llm_kernels import ops
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process test_in_the_interpreter starts")
+BOUND = {torch.float32: 2e-6, torch.float16: 2e-3}
+DTYPES = list(BOUND)
+KINDS = [kind for kind in get_args(ops.ActivationKind) if kind != "xielu"]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the inner process")
+def test_in_the_interpreter():
+    pytest.importorskip("triton")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 60
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _both(op, call):
+    """What `call` returns under the reference and under the kernel."""
+    with ops.use_backend(op, "torch"):
+        expected = call()
+    with ops.use_backend(op, "triton_interpreter"):
+        return call(), expected
+
+
+@inside
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "weight_shape", "bias_shape"),
+    [
+        ((3, 576), (576,), (576,)),
+        ((3, 20), None, (20,)),
+        ((3, 20), None, None),
+        ((5, 3, 24), (24,), None),
+        ((5, 3, 24), (3, 24), (3, 24)),
+        ((0, 8), (8,), (8,)),
+    ],
+    ids=str,
+)
+def test_norms(relative_error, dtype, shape, weight_shape, bias_shape):
+    x, residual = _randn(*shape, dtype=dtype) + 2, _randn(*shape, dtype=dtype, seed=1)
+    weight = None if weight_shape is None else _randn(*weight_shape, seed=2)
+    bias = None if bias_shape is None else _randn(*bias_shape, seed=3)
+
+    def plain(op, *factors):
+        out = torch.full_like(x, float("nan"))
+        getattr(ops, op)(out, x, *factors, 1e-5)
+        return out
+
+    def fused(op, *factors):
+        a, r = x.clone(), residual.clone()
+        getattr(ops, op)(a, r, *factors, 1e-5)
+        return torch.cat([a, r])
+
+    for got, expected in (
+        _both("layer_norm", lambda: plain("layer_norm", weight, bias)),
+        _both("rms_norm", lambda: plain("rms_norm", weight)),
+        _both("fused_add_layer_norm", lambda: fused("fused_add_layer_norm", weight, bias)),
+        _both("fused_add_rms_norm", lambda: fused("fused_add_rms_norm", weight)),
+    ):
+        assert relative_error(got, expected) < BOUND[dtype]
+
+
+@inside
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations(relative_error, kind):
+    x = torch.cat([_randn(3, 700) * 4, _randn(3, 700) * 1e-3, _randn(3, 100) * 40], dim=1)
+
+    def plain():
+        out = torch.empty_like(x)
+        ops.activation(out, x, kind)
+        return out
+
+    def gated():
+        out = torch.empty(3, 750)
+        ops.gated_activation(out, x, kind, limit=3.0)
+        return out
+
+    for got, expected in (_both("activation", plain), _both("gated_activation", gated)):
+        assert relative_error(got, expected) < 2e-6
+        torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-6)
+
+
+@inside
+def test_xielu_and_the_gate_of_gpt_oss(relative_error):
+    x = _randn(3, 200) * 3
+    parameters = torch.tensor([0.7, 1.3, 0.5])
+
+    def xielu():
+        out = torch.empty_like(x)
+        ops.activation(out, x, "xielu", parameters=parameters)
+        return out
+
+    def gate():
+        out = torch.empty(3, 100)
+        ops.gated_activation(out, x, limit=2.0, alpha=1.702)
+        return out
+
+    for got, expected in (_both("activation", xielu), _both("gated_activation", gate)):
+        assert relative_error(got, expected) < 2e-6
+
+
+@inside
+@pytest.mark.parametrize("num_pairs", [1, 7, 100, 1100])
+@pytest.mark.parametrize(("num_experts", "block_m"), [(1, 16), (6, 16), (33, 64)])
+def test_sort_by_expert(num_pairs, num_experts, block_m):
+    from llm_kernels.triton.experts import sort_by_expert
+
+    generator = torch.Generator().manual_seed(num_pairs)
+    ids = torch.randint(-1, num_experts + 2, (num_pairs,), generator=generator)
+    blocks = sort_by_expert(ids, num_experts, block_m)
+    expected_pairs, expected_experts = [], []
+    for expert in range(num_experts):
+        own = (ids == expert).nonzero().flatten().tolist()
+        own += [num_pairs] * (-len(own) % block_m)
+        expected_pairs += own
+        expected_experts += [expert] * (len(own) // block_m)
+    assert blocks.pairs[: len(expected_pairs)].tolist() == expected_pairs
+    assert blocks.experts[: len(expected_experts)].tolist() == expected_experts
+    assert (blocks.experts[len(expected_experts) :] == -1).all()
+
+
+@inside
+def test_the_blocks_suffice_however_the_pairs_fall():
+    from llm_kernels.triton.experts import sort_by_expert
+
+    for counts in ([1] * 8, [17] * 8, [33, 1, 1, 1], [0, 0, 48], [31, 0, 1]):
+        ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+        blocks = sort_by_expert(ids, len(counts), 16)
+        assert int((blocks.experts >= 0).sum()) == sum(-(-count // 16) for count in counts)
+
+
+def _problem(num_tokens, dtype, *, experts=5, size=72, inner=40, top_k=2, rows=2, routed=None):
+    weights, ids = ops.route_experts(
+        _randn(num_tokens, routed or experts, seed=1), top_k=top_k, renormalize=True
+    )
+    up = _randn(experts, rows * inner, size, dtype=dtype, seed=2) * size**-0.5
+    down = _randn(experts, size, inner, dtype=dtype, seed=3) * inner**-0.5
+    return _randn(num_tokens, size, dtype=dtype), weights, ids, up, down
+
+
+def _moe(problem, **options):
+    def call():
+        out = torch.full_like(problem[0], float("nan"))
+        ops.moe(out, *problem, **options)
+        return out
+
+    return _both("moe", call)
+
+
+@inside
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_tokens", [0, 1, 5, 60, 170])
+def test_moe(relative_error, dtype, num_tokens):
+    got, expected = _moe(_problem(num_tokens, dtype))
+    assert relative_error(got, expected) < BOUND[dtype]
+
+
+@inside
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ({}, {"limit": 0.5, "alpha": 1.702, "biases": True}),
+        ({}, {"weight_input": True, "biases": True}),
+        ({"rows": 1}, {"gated": False, "activation": "relu2"}),
+        ({"routed": 8}, {"zero_experts": 3}),
+        ({"experts": 1, "top_k": 1}, {}),
+        ({"size": 128, "inner": 256, "experts": 20, "top_k": 3}, {"activation": "gelu_tanh"}),
+    ],
+    ids=str,
+)
+def test_moe_options(relative_error, sizes, options):
+    problem = _problem(20, torch.float32, **sizes)
+    options = dict(options)
+    if options.pop("biases", False):
+        options |= {"up_bias": _randn(5, 80, seed=4), "down_bias": _randn(5, 72, seed=5)}
+    got, expected = _moe(problem, **options)
+    assert relative_error(got, expected) < 2e-6
+
+
+@inside
+def test_moe_leaves_out_other_ranks_and_writes_over_its_input(relative_error):
+    x, weights, ids, up, down = _problem(20, torch.float32)
+    ids[::2, 0] = -1
+    ids[3] = -1
+    got, expected = _moe((x, weights, ids, up, down))
+    assert relative_error(got, expected) < 2e-6
+    assert not got[3].any()
+    with ops.use_backend("moe", "triton_interpreter"):
+        ops.moe(x, x, weights, ids, up, down)
+    assert torch.equal(x, got)
+
+
+@inside
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_rows", [0, 1, 90])
+def test_grouped_linear(relative_error, dtype, num_rows):
+    x = _randn(num_rows, 2 * 70, dtype=dtype)[:, :70]
+    weight, bias = _randn(4, 33, 70, dtype=dtype, seed=1), _randn(4, 33, seed=2)
+    ids = torch.randint(-1, 4, (num_rows,), generator=torch.Generator().manual_seed(0))
+
+    def call():
+        out = torch.full((num_rows, 33), float("nan"), dtype=dtype)
+        ops.grouped_linear(out, x, weight, ids, bias)
+        return out
+
+    got, expected = _both("grouped_linear", call)
+    assert relative_error(got, expected) < BOUND[dtype]
