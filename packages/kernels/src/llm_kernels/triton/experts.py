@@ -9,10 +9,10 @@ import triton
 
 from llm_kernels.checks import check_gate_options, check_grouped_linear, check_inner_contiguous
 from llm_kernels.expert_mlp import ExpertMlp
-from llm_kernels.triton.activation import activation, gated_activation
 from llm_kernels.triton import experts_kernels as kernels
+from llm_kernels.triton.activation import activation, gated_activation
 
-# Up to so many comparisons each program of the sort counts all experts' pairs by itself, which saves a launch.
+# Up to so many comparisons each program of the sort counts the pairs of all experts itself: a launch saved.
 _COUNT_IN_PLACE = 16384
 _CHUNK = 1024
 _COMBINE_BLOCK = 1024
