@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from llm_kernels import ops
 from llm_kernels.ops import AttentionMetadata
@@ -55,6 +56,7 @@ class PagedAttention:
     """The record of one model's attention calls, and the step that runs now."""
 
     calls: list[AttentionCall] = field(default_factory=list)
+    recorded_positions: Tensor | None = None
     next_call: int = 0
     metadata: Sequence[AttentionMetadata] = ()
     caches: Sequence[tuple[Tensor, ...]] = ()
@@ -64,6 +66,10 @@ class PagedAttention:
         _register()
         for module in model.modules():
             module.__dict__[_OWNER] = self
+
+    def positions(self) -> Tensor | None:
+        """Positions of the tokens of the step that runs or is recorded, int64 [T]."""
+        return self.metadata[0].positions if self.metadata else self.recorded_positions
 
     def begin(self, metadata: Sequence[AttentionMetadata], caches: Sequence[tuple[Tensor, ...]]) -> None:
         """Starts a step."""
@@ -116,10 +122,11 @@ def _record_mask(
     """Stands for `sdpa_mask` and the like while a model is recorded."""
     if isinstance(rest.get("attention_mask"), Tensor) and not bool(rest["attention_mask"].all()):
         raise NotPageable("it masks tokens by their ids")
+    queries, device = q_length or kv_length, rest.get("device") or "cpu"
     pattern = pattern_of(mask_function, local_size)
-    if pattern is None:
-        raise NotPageable("its attention mask is not causal with a window or chunks")
-    return pattern.tensor(q_length or kv_length, kv_length, rest.get("device") or "cpu")
+    if pattern is None:  # Some classes make masks that no layer uses; one that does is refused.
+        return torch.zeros(1, 1, queries, kv_length, device=device)
+    return pattern.tensor(queries, kv_length, device)
 
 
 def _record(
@@ -204,7 +211,7 @@ def _pattern(mask: Tensor | None, causal: bool, window: int | None) -> MaskPatte
         return MaskPattern(window=window)
     pattern = pattern_in(mask)
     if pattern is None:
-        raise NotPageable("it computes attention masks of its own")
+        raise NotPageable("it masks attention in a way of its own")
     return pattern
 
 

@@ -94,9 +94,16 @@ class PagedModel(FallbackModel):
     """
 
     def __init__(
-        self, inner: nn.Module, split: Split, spec: FallbackSpec, verdict: Verdict, attention: PagedAttention
+        self,
+        inner: nn.Module,
+        split: Split,
+        spec: FallbackSpec,
+        verdict: Verdict,
+        attention: PagedAttention,
+        passes_positions: bool,
     ) -> None:
         super().__init__(inner, split, spec, verdict)
+        self._passes_positions = passes_positions
         self.caches = tuple(call.cache_spec() for call in attention.calls)
         self._attention = attention
         switch_implementation(inner, PAGED)
@@ -108,7 +115,8 @@ class PagedModel(FallbackModel):
         """Runs the tokens of one step. See `Model.forward`."""
         self._attention.begin(metadata, caches)
         try:
-            hidden_1TE = self._split.hidden(input_ids[None], metadata[0].positions[None])
+            positions_1T = metadata[0].positions[None] if self._passes_positions else None
+            hidden_1TE = self._split.hidden(input_ids[None], positions_1T)
         finally:
             self._attention.end()
         return hidden_1TE[0]

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,13 @@ def causal_class_names() -> frozenset[str]:
     for value in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         names.update((value,) if isinstance(value, str) else value)
     return frozenset(names)
+
+
+def uses_attention_interface(found: type) -> bool:
+    """Whether the attention of a class seems to go through transformers' attention interface."""
+    if getattr(found, "_supports_attention_backend", False):
+        return True
+    return hasattr(sys.modules[found.__module__], "ALL_ATTENTION_FUNCTIONS")
 
 
 def native_config(config: Mapping[str, Any]) -> Any:

@@ -8,7 +8,13 @@ from typing import Any, Literal
 from llm_models.config import architecture_name
 from llm_models.errors import ConfigError
 from llm_models.fallback.quirks import NEEDS_RECOMPUTE, NOT_TEXT
-from llm_models.fallback.transformers_classes import causal_class, installed, native_config, remote_name
+from llm_models.fallback.transformers_classes import (
+    causal_class,
+    installed,
+    native_config,
+    remote_name,
+    uses_attention_interface,
+)
 
 VerdictKind = Literal["paged", "recompute", "unsupported"]
 
@@ -68,7 +74,7 @@ def _of_class(name: str, config: Mapping[str, Any]) -> Verdict:
         return Verdict("recompute", NEEDS_RECOMPUTE[name])
     if getattr(found, "_is_stateful", False):
         return Verdict("recompute", "it carries a state besides keys and values")
-    if not getattr(found, "_supports_attention_backend", False):
+    if not uses_attention_interface(found):
         return Verdict("recompute", "its attention does not go through transformers' attention interface")
     return Verdict("paged", "its attention goes through transformers' attention interface")
 
