@@ -82,3 +82,33 @@ def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags)
         constants |= {"BLOCK_Q": tile.block_m // 4, "IS_PAGED": True, "IS_CAUSAL": True}
     compiled = _compile(getattr(attention_kernels, f"{name}_kernel"), dtype, constants, tile)
     assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "num_heads"), [(torch.bfloat16, 16), (torch.bfloat16, 128), (torch.float32, 16)]
+)
+@pytest.mark.parametrize("name", ["decode", "prefill"])
+def test_latent_attention_compiles_for_sm_90(name, dtype, num_heads):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import attention, latent_attention, latent_attention_kernels
+
+    if name == "decode":
+        tile = latent_attention.latent_decode_tile(dtype, num_heads)
+    else:
+        tile = latent_attention.latent_prefill_tile(dtype)
+    constants = {
+        "H": num_heads,
+        "R": 512,
+        "R_PAD": 512,
+        "P": 64,
+        "P_PAD": 64,
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_SIZE": 64,
+        "PRECISION": attention.precision(dtype),
+        **({"IS_SPLIT": True} if name == "decode" else {}),
+    }
+    kernel = getattr(latent_attention_kernels, f"latent_{name}_kernel")
+    compiled = _compile(kernel, dtype, constants, tile)
+    assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES

@@ -172,6 +172,32 @@ def test_packed_rows(relative_error, causal, options):
 
 
 @inside
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "num_heads", "value_size", "rope_size"),
+    [
+        (MIXED, 4, 32, 16),
+        ([(1, 600), (1, 3), (2, 40)], 3, 16, 8),
+        ([(1, 9), (3, 40), (30, 30)], 20, 24, 0),
+    ],
+    ids=["mixed", "split", "no rope"],
+)
+def test_latents(make_attention_case, relative_error, dtype, rows, num_heads, value_size, rope_size):
+    case = make_attention_case(
+        rows, num_heads=num_heads, num_kv_heads=1, head_size=value_size + rope_size, dtype=dtype
+    )
+    results = []
+    for name in ("triton_interpreter", "torch"):
+        out = torch.full((*case.query.shape[:2], value_size), float("nan"), dtype=dtype)
+        with ops.use_backend("latent_attention", name):
+            ops.latent_attention(
+                out, case.query, case.key_cache[:, :, 0], case.metadata, scale=0.2, value_size=value_size
+            )
+        results.append(out)
+    assert relative_error(*results) < BOUND[dtype]
+
+
+@inside
 def test_write_kv_and_latents_of_other_sizes():
     generator = torch.Generator().manual_seed(0)
     key, value = torch.randn(6, 3, 24, generator=generator), torch.randn(6, 3, 700, generator=generator)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import latent_attention as reference_latent_attention
 from llm_kernels.registry import Op
@@ -27,8 +27,11 @@ class _LatentAttention(Protocol):
 
 LATENT_ATTENTION: Op[_LatentAttention] = Op(
     "latent_attention",
-    [torch_backend(reference_latent_attention.latent_attention)],
-    default_size=576,
+    [
+        torch_backend(reference_latent_attention.latent_attention),
+        *triton_backends("latent_attention", "latent_attention", lambda _dtype, size: size <= 512),
+    ],
+    default_size=512,
 )
 
 
@@ -58,6 +61,8 @@ def latent_attention(
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, or (CPU) a block id lies outside the cache.
     """
-    LATENT_ATTENTION.pick(query_THL.device, query_THL.dtype, query_THL.shape[-1])(
+    # Tiles are made of the value and of the rest, the rope part, which counts double: its tile comes on top.
+    size = max(value_size, 2 * (query_THL.shape[-1] - value_size))
+    LATENT_ATTENTION.pick(query_THL.device, query_THL.dtype, size)(
         out_THR, query_THL, latent_cache, metadata, scale, value_size
     )

@@ -12,7 +12,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rows_of(
+def rows_of(
     cache: tl.tensor,
     table: tl.tensor,
     token: tl.tensor,
@@ -115,7 +115,7 @@ def attend_keys(
     for start in range(key_begin, key_end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
         inside = token < key_end
-        key_row = _rows_of(
+        key_row = rows_of(
             key_cache,
             table,
             token,
@@ -127,7 +127,7 @@ def attend_keys(
             BLOCK_SIZE,
             IS_PAGED,
         )
-        value_row = _rows_of(
+        value_row = rows_of(
             value_cache,
             table,
             token,
