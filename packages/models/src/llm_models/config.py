@@ -93,6 +93,19 @@ class ConfigReader:
             raise self._error(field, f"must be an integer from 0 on, not {value!r}")
         return value
 
+    def floats(self, field: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        """Numbers, infinite ones too; transformers 5 spells those `{"__float__": "Infinity"}`."""
+        if not self.has(field):
+            return default
+        values = []
+        for item in self.sequence(field):
+            value = item.get("__float__") if isinstance(item, Mapping) else item
+            try:
+                values.append(float(value))
+            except (TypeError, ValueError):
+                raise self._error(field, f"must hold numbers, not {item!r}") from None
+        return tuple(values)
+
     def activation(self, field: str = "hidden_act", default: str = "silu") -> Activation:
         """The activation that the field names."""
         name = self.string(field, default)
