@@ -83,9 +83,11 @@ def layer_kinds(config: Mapping[str, Any]) -> list[str] | None:
     return kinds
 
 
-def rms_norm(config: Mapping[str, Any], field: str = "rms_norm_eps", *, plus_one: bool = False) -> Norm:
+def rms_norm(
+    config: Mapping[str, Any], field: str = "rms_norm_eps", *, plus_one: bool = False, default: float = 1e-6
+) -> Norm:
     """Reads the eps of a root-mean-square norm."""
-    return Norm(eps=ConfigReader(config).positive_float(field, 1e-6), plus_one=plus_one)
+    return Norm(eps=ConfigReader(config).positive_float(field, default), plus_one=plus_one)
 
 
 def layer_norm(config: Mapping[str, Any], field: str = "layer_norm_eps", *, bias: bool = True) -> Norm:

@@ -1,4 +1,4 @@
-"""Owns what several families of dense decoders share: window patterns, orders of norms, ropes by kind of layer.
+"""Owns what several families of dense decoders share: window patterns, orders of norms, ropes by layer.
 
 Knows nothing about any family, weights or the runtime.
 """

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -53,8 +54,8 @@ class Placement:
             ValueError, RuntimeError, IndexError: The tensor's shape does not fit.
         """
         x = self.source.fused.take(whole, self.source.target, self.source.expert, self.rows)
-        if x.shape != self.part.shape and _without_ones(x.shape) == _without_ones(self.part.shape):
-            x = x.reshape(self.part.shape)  # Convolutions are stored with a dimension of size 1.
+        if x.shape != self.part.shape and _is_same_but_for_layout(x.shape, self.part.shape):
+            x = x.reshape(self.part.shape)
         if x.shape != self.part.shape:
             raise ValueError(f"gives shape {list(x.shape)} where the config asks for {list(self.part.shape)}")
         if self.part.rows is not None:
@@ -196,6 +197,12 @@ def _check_shape(info: TensorInfo, placements: Sequence[Placement]) -> None:
             wanted = f"the config asks for {list(placement.part.shape)}"
             part = "" if placement.is_whole else f" for its part {placement.part.name} ({error})"
             raise WrongShape(info.file, info.name, f"has shape {list(info.shape)}, {wanted}{part}") from error
+
+
+def _is_same_but_for_layout(found: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Convolutions are stored with a dimension of size 1, norms of heads with a row a head."""
+    is_flattened = len(wanted) == 1 and len(found) == 2 and prod(found) == wanted[0]
+    return is_flattened or _without_ones(found) == _without_ones(wanted)
 
 
 def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
