@@ -38,3 +38,32 @@ def llm():
     engine = LLM("smollm2", **SMALL)
     yield engine
     engine.shutdown()
+
+
+class Uncaptured:
+    """Stands where `DecodeGraphs` does and runs the function itself, padding included."""
+
+    def __init__(self, runner):
+        from llm_engine.worker.decode_step import DecodeStep
+        from llm_engine.worker.graph_buckets import GraphBuckets
+
+        self.buckets = GraphBuckets(runner.tables.num_slots, runner.tables.max_tokens)
+        self.step = DecodeStep(
+            runner.model, runner.caches, runner.tables, runner.group_metadata, self.buckets.rows[-1]
+        )
+        self.num_padded = 0
+
+    def prepare(self, num_rows, max_context_len):
+        key = self.buckets.choose(num_rows, max_context_len)
+        self.num_padded += key.rows > num_rows
+        return key
+
+    def replay(self, key, packed):
+        assert packed.shape == (2 * key.rows,)
+        return self.step.run(packed, key.context)
+
+
+@pytest.fixture(scope="session")
+def uncaptured():
+    """Makes, for a model runner, what runs its decode steps as graphs would."""
+    return Uncaptured

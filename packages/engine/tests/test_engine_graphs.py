@@ -9,7 +9,7 @@ import torch
 from llm_distributed import DeviceMesh
 from llm_engine import LLM, SamplingParams
 from llm_engine.worker import InvalidOption, WorkerConfig, create_worker
-from llm_engine.worker.decode_step import DecodeStep, pack_rows
+from llm_engine.worker.decode_step import pack_rows
 from llm_engine.worker.devices import use_graphs
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 
@@ -28,24 +28,6 @@ CONFIG = {
 PROMPTS = [[(7 * i + 3 * j) % 490 for j in range(length)] for i, length in enumerate([1, 5, 20, 3, 40, 2, 9])]
 
 
-class Uncaptured:
-    """Stands where `DecodeGraphs` does and runs the function itself, padding included."""
-
-    def __init__(self, runner):
-        self.buckets = GraphBuckets(runner.tables.num_slots, runner.tables.max_tokens)
-        self.step = DecodeStep(runner.model, runner.kv_caches, runner.tables, self.buckets.rows[-1])
-        self.num_padded = 0
-
-    def prepare(self, num_rows, max_context_len):
-        key = self.buckets.choose(num_rows, max_context_len)
-        self.num_padded += key.rows > num_rows
-        return key
-
-    def replay(self, key, packed):
-        assert packed.shape == (2 * key.rows,)
-        return self.step.run(packed, key.context)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tiny")
@@ -54,16 +36,16 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def make_llm(folder):
+def make_llm(folder, uncaptured):
     made = []
 
-    def make(*, uncaptured, **options):
+    def make(*, graphs, **options):
         options = {"max_num_seqs": 7, "max_num_batched_tokens": 24, "kv_cache_bytes": 1 << 20, **options}
         llm = LLM(str(folder), load_format="dummy", device="cpu", threads=1, progress=False, **options)
         made.append(llm)
-        if uncaptured:
+        if graphs:
             runner = runner_of(llm)
-            runner._graphs = Uncaptured(runner)
+            runner._graphs = uncaptured(runner)
         return llm
 
     yield make
@@ -96,8 +78,8 @@ SETTINGS = [
 @pytest.mark.parametrize("params", SETTINGS, ids=str)
 @pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlapped"])
 def test_the_captured_function_brings_the_eager_tokens(make_llm, params, overlap):
-    eager = make_llm(uncaptured=False, overlap=overlap)
-    other = make_llm(uncaptured=True, overlap=overlap)
+    eager = make_llm(graphs=False, overlap=overlap)
+    other = make_llm(graphs=True, overlap=overlap)
     expected, got = generate(eager, **params), generate(other, **params)
     assert [one.token_ids for one in got] == [one.token_ids for one in expected]
     if "logprobs" in params:
@@ -114,24 +96,24 @@ def test_the_captured_function_brings_the_eager_tokens(make_llm, params, overlap
 
 def test_preempted_rows_go_on(make_llm):
     sizes = {"max_model_len": 64, "block_size": 4, "kv_cache_bytes": 18 * 2048}
-    eager, other = make_llm(uncaptured=False, **sizes), make_llm(uncaptured=True, **sizes)
+    eager, other = make_llm(graphs=False, **sizes), make_llm(graphs=True, **sizes)
     expected = [one.token_ids for one in generate(eager, temperature=0.0)]
     assert [one.token_ids for one in generate(other, temperature=0.0)] == expected
     assert other.stats().preemptions > 0
 
 
 def test_padding_rows_write_nothing_and_leave_the_others_alone(make_llm):
-    llm = make_llm(uncaptured=True)
+    llm = make_llm(graphs=True)
     generate(llm, temperature=0.0)
     runner = runner_of(llm)
-    before = [cache.clone() for caches in runner.kv_caches for cache in caches]
+    before = [cache.clone() for caches in runner.caches for cache in caches]
     step = runner._graphs.step
     none = np.zeros(0, np.int32)
     hidden = step.run(torch.from_numpy(pack_rows(none, none, 4)), 257)
     assert torch.isfinite(hidden).all()
     assert all(
         torch.equal(cache, old)
-        for cache, old in zip((c for cs in runner.kv_caches for c in cs), before, strict=True)
+        for cache, old in zip((c for cs in runner.caches for c in cs), before, strict=True)
     )
     slots, contexts = np.array([2, 0], np.int32), np.array([9, 5], np.int32)
     exact = step.run(torch.from_numpy(pack_rows(slots, contexts, 2)), 257)

@@ -295,7 +295,7 @@ def test_a_row_with_broken_logits_fails_alone(worker):
     alone = generate(worker, PROMPTS[0], 3, slot=1)
     rows = Rows(worker)
     rows.run({0: 16, 1: len(PROMPTS[0])}, admit=[new_row(0, PROMPTS[1], logprobs=1), new_row(1, PROMPTS[0])])
-    key_cache = worker._runner.kv_caches[3][0]
+    key_cache = worker._runner.caches[3][0]
     key_cache[0] = torch.nan
     try:
         result = rows.run({0: 1, 1: 1})
@@ -349,10 +349,10 @@ def test_a_failing_step_leaves_the_executor_alive(worker):
 
 def test_too_small_a_cache_says_what_to_change(worker):
     config = WorkerConfig(model="smollm2", device="cpu", max_model_len=512, kv_cache_bytes=8 * 2**20)
-    from llm_engine.worker.kv_sizing import count_blocks
+    from llm_engine.worker.kv_sizing import count_pages
 
     with pytest.raises(KVCacheTooSmall, match=r"lower max_model_len to at most \d+, or raise kv_cache_bytes"):
-        count_blocks(worker._loaded.model, config)
+        count_pages(worker._loaded.model, worker._loaded.info.kv_layout, config)
 
 
 def test_an_open_context_is_cut_to_what_the_cache_holds(worker):

@@ -9,6 +9,7 @@ from llm_distributed import CallFailed, CodecError, MultiprocessExecutor
 from llm_engine.outputs import TokenLogprobs
 from llm_engine.worker import ModelInfo, RowParams, WorkerConfig
 from llm_engine.worker.codec import EngineCodec
+from llm_engine.worker.kv_groups import KVGroup, KVLayout
 from llm_scheduler import NewRow, Ragged, StepPlan, StepResult
 
 
@@ -90,7 +91,13 @@ def test_plain_data_and_model_descriptions_cross_too():
         vocab_size=10,
         max_model_len=20,
         model_max_len=30,
-        kv_bytes_per_block=40,
+        kv_layout=KVLayout(
+            groups=(
+                KVGroup(kind="full", block_size=16, caches=(0, 3)),
+                KVGroup(kind="window", block_size=16, span=100, caches=(1, 2)),
+            ),
+            page_bytes=4096,
+        ),
         num_parameters=50,
         dtype="float32",
         device="cpu",

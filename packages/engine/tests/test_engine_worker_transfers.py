@@ -5,6 +5,7 @@ import pytest
 import torch
 from llm_engine.worker.block_transfers import BlockTransfers, transfer_runs
 from llm_engine.worker.errors import PlanError
+from llm_engine.worker.kv_pool import as_words
 from llm_kvcache import COPY, LOAD, STORE
 
 NEEDS_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -52,10 +53,9 @@ def test_independent_transfers_are_one_run():
 @pytest.mark.parametrize("seed", range(8))
 def test_contents_end_where_they_belong(device, seed):
     generator = np.random.default_rng(seed)
-    shape = (BLOCKS, 3, 2, 4)
-    caches = [tuple(torch.randn(shape, device=device) for _ in range(2)) for _ in range(3)]
-    transfers = BlockTransfers(caches, SLOTS)
-    flat = [cache for pair in caches for cache in pair]
+    shapes = [(BLOCKS, 3, 2, 4), (BLOCKS, 5), (BLOCKS, 4, 2)]  # the second has no whole number of words
+    flat = [torch.randn(shape, device=device) for shape in shapes]
+    transfers = BlockTransfers([as_words(cache) for cache in flat], SLOTS)
     expected = [list(cache.clone()) for cache in flat]
     # What the slots hold at first is nobody's: fill them.
     fill = np.array([[STORE, slot, slot] for slot in range(SLOTS)], np.int32)
@@ -71,13 +71,8 @@ def test_contents_end_where_they_belong(device, seed):
 
 
 def test_what_cannot_be_carried_out_is_refused():
-    caches = [(torch.zeros(4, 2, 1, 2), torch.zeros(4, 2, 1, 2))]
+    storages = [torch.zeros(4, 2)] * 2
     with pytest.raises(PlanError, match="kind 1"):
-        BlockTransfers(caches).carry_out(np.array([[STORE, 0, 0]], np.int32))
+        BlockTransfers(storages).carry_out(np.array([[STORE, 0, 0]], np.int32))
     with pytest.raises(PlanError, match="kind 7"):
-        BlockTransfers(caches, 2).carry_out(np.array([[7, 0, 0]], np.int32))
-
-
-def test_the_host_cache_takes_the_bytes_it_says():
-    caches = [(torch.zeros(4, 16, 2, 8), torch.zeros(4, 16, 2, 8))] * 2
-    assert BlockTransfers.host_bytes(caches, 3) == 3 * 4 * 16 * 2 * 8 * 4
+        BlockTransfers(storages, 2).carry_out(np.array([[7, 0, 0]], np.int32))

@@ -60,7 +60,10 @@ class ModelFound(msgspec.Struct, tag="found", frozen=True, array_like=True, kw_o
 
 
 class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_only=True):
-    """The core is ready; what the front end must know of the model and the cache."""
+    """The core is ready; what the front end must know of the model and the cache.
+
+    Prefix hits are multiples of `block_size` tokens.
+    """
 
     tokenizer_path: str | None
     max_model_len: int

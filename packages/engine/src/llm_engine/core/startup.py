@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from llm_distributed import CallFailed, Executor, InProcessExecutor
-from llm_kvcache import FullAttention, KVCache
+from llm_kvcache import KVCache
 from llm_models import ModelFiles, resolve
 from llm_scheduler import Scheduler, SchedulerConfig, load_scheduler
 from llm_scheduler.recording import RecordingScheduler
@@ -64,7 +64,7 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
     budget = options.max_num_batched_tokens or _default_budget(options)
     executor, model, sizes = _start_worker(options, budget, tokenizer)
     cache = KVCache(
-        [FullAttention(block_size=options.block_size)],
+        [group.for_cache() for group in model.kv_layout.groups],
         sizes.num_blocks,
         enable_prefix_caching=options.enable_prefix_caching,
         host_blocks=sizes.host_blocks,
@@ -77,7 +77,7 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
         vocab_size=model.vocab_size,
         eos_token_ids=_eos_token_ids(files, tokenizer),
         num_blocks=sizes.num_blocks,
-        block_size=options.block_size,
+        block_size=model.kv_layout.alignment,
         device=model.device,
         dtype=model.dtype,
         overlap=_overlap(options, model),
@@ -120,6 +120,7 @@ def _start_worker(
         kv_cache_bytes=options.kv_cache_bytes,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
+        prefix_caching=options.enable_prefix_caching,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         graphs=options.graphs,
         threads=options.threads,
@@ -131,7 +132,7 @@ def _start_worker(
         loaded: ModelInfo = executor.call("load")[0]
         # Every rank gets the same number of blocks, so that one plan fits all.
         num_blocks = min(executor.call("size_kv_cache"))
-        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_bytes_per_block)
+        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_layout.page_bytes)
         model: ModelInfo = executor.call("allocate_kv", sizes.num_blocks, sizes.host_blocks)[0]
     except BaseException:
         executor.shutdown()

@@ -1,4 +1,4 @@
-"""Copies KV blocks on a device, to the host cache and back, as a plan says; knows nothing of requests."""
+"""Copies KV pages on a device, to the host cache and back, as a plan says; knows nothing of contents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.worker.errors import PlanError
-
-KVCaches = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +51,27 @@ def transfer_runs(moves: NDArray[np.int32]) -> Iterator[TransferRun]:
 
 
 class BlockTransfers:
-    """The host cache of one rank, and copies between it and the device's blocks.
+    """The host cache of one rank, and copies between it and the device's pages.
 
-    A block of the host cache is contiguous over all layers, so a block crosses the bus in one copy. On a GPU
-    the host's memory is pinned and the crossing has a stream of its own: the step waits for what is loaded,
-    not for what is stored.
+    A block of the host cache is a whole page, contiguous, so it crosses the bus in one copy. On a GPU the
+    host's memory is pinned and the crossing has a stream of its own: the step waits for what is loaded, not
+    for what is stored.
 
     Args:
-        kv_caches: Key and value cache of every layer, each `[N, ...]` with equal block sizes in bytes.
+        storages: Memory by page, [N, words] each: page p is row p of all of them.
         host_blocks: Blocks of the host cache; 0 for none.
     """
 
-    def __init__(self, kv_caches: KVCaches, host_blocks: int = 0) -> None:
-        self._caches = [cache for pair in kv_caches for cache in pair]
-        self._device = self._caches[0].device
+    def __init__(self, storages: Sequence[Tensor], host_blocks: int = 0) -> None:
+        self._storages = list(storages)
+        self._device = self._storages[0].device
         self._stream: torch.cuda.Stream | None = None
-        first = self._caches[0]
-        shape = (host_blocks, len(self._caches), first[0].numel())
+        self._page_bytes = sum(storage[0].nbytes for storage in self._storages)
         is_cuda = self._device.type == "cuda"
-        self._host = torch.empty(shape, dtype=first.dtype, pin_memory=is_cuda and host_blocks > 0)
+        shape = (host_blocks, self._page_bytes)
+        self._host = torch.empty(shape, dtype=torch.uint8, pin_memory=is_cuda and host_blocks > 0)
         if is_cuda and host_blocks:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def host_bytes(kv_caches: KVCaches, host_blocks: int) -> int:
-        """Bytes of host memory that so many blocks take."""
-        return host_blocks * sum(cache[0].nbytes for pair in kv_caches for cache in pair)
 
     def carry_out(self, moves: NDArray[np.int32]) -> None:
         """Queues transfers in their order, before whatever is queued next on the current stream.
@@ -99,19 +92,32 @@ class BlockTransfers:
             else:
                 self._load(run)
 
-    def _gather(self, blocks: list[int]) -> Tensor:
-        """The contents of blocks, `[m, caches, elements]` on the device."""
-        ids = torch.tensor(blocks, device=self._device)
-        rows = [cache.index_select(0, ids).flatten(1) for cache in self._caches]
-        return torch.stack(rows, dim=1)
+    def _gather(self, pages: list[int]) -> list[Tensor]:
+        """The contents of pages, [m, words] of each storage."""
+        ids = torch.tensor(pages, device=self._device)
+        return [storage.index_select(0, ids) for storage in self._storages]
 
-    def _scatter(self, contents: Tensor, blocks: list[int]) -> None:
-        ids = torch.tensor(blocks, device=self._device)
-        for index, cache in enumerate(self._caches):
-            cache.index_copy_(0, ids, contents[:, index].view(-1, *cache.shape[1:]))
+    def _scatter(self, contents: list[Tensor], pages: list[int]) -> None:
+        ids = torch.tensor(pages, device=self._device)
+        for storage, rows in zip(self._storages, contents, strict=True):
+            storage.index_copy_(0, ids, rows)
+
+    def _join(self, contents: list[Tensor]) -> Tensor:
+        """uint8 [m, page bytes]."""
+        parts = [rows.view(torch.uint8) for rows in contents]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _split(self, joined: Tensor) -> list[Tensor]:
+        if len(self._storages) == 1:
+            return [joined.view(self._storages[0].dtype)]
+        widths = [storage[0].nbytes for storage in self._storages]
+        parts = zip(joined.split_with_sizes(widths, dim=1), self._storages, strict=True)
+        # A part of a row may not begin where words do; a copy of its own does.
+        exact = torch.contiguous_format
+        return [part.clone(memory_format=exact).view(storage.dtype) for part, storage in parts]
 
     def _store(self, run: TransferRun) -> None:
-        contents = self._gather(run.sources)
+        contents = self._join(self._gather(run.sources))
         if self._stream is None:
             self._host[run.destinations] = contents
             return
@@ -123,14 +129,14 @@ class BlockTransfers:
 
     def _load(self, run: TransferRun) -> None:
         if self._stream is None:
-            self._scatter(self._host[run.sources], run.destinations)
+            self._scatter(self._split(self._host[run.sources]), run.destinations)
             return
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
-            shape = (len(run.sources), *self._host.shape[1:])
-            contents = torch.empty(shape, dtype=self._host.dtype, device=self._device)
+            shape = (len(run.sources), self._page_bytes)
+            contents = torch.empty(shape, dtype=torch.uint8, device=self._device)
             for index, slot in enumerate(run.sources):
                 contents[index].copy_(self._host[slot], non_blocking=True)
         current.wait_stream(self._stream)
         contents.record_stream(current)
-        self._scatter(contents, run.destinations)
+        self._scatter(self._split(contents), run.destinations)

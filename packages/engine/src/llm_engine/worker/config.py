@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from llm_engine.worker.kv_groups import KVLayout
+
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the engine's options a worker needs; msgpack-able.
@@ -19,6 +21,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: Size of the KV cache; None sizes it by the rule of `kv_sizing`.
         max_num_seqs: Number of slots.
         max_num_batched_tokens: Most tokens in a step.
+        prefix_caching: Whether full blocks are found again; without it recurrent states need no checkpoints.
+        state_interval: Tokens from one checkpoint of recurrent states to the next, a multiple of
+            `block_size`; None: chosen by the states' size.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
         graphs: "auto" (full on CUDA), "none" or "full": capture decode steps as CUDA graphs.
@@ -36,6 +41,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    prefix_caching: bool = True
+    state_interval: int | None = None
     sampled_vocab_size: int | None = None
     graphs: str = "auto"
     threads: int | None = None
@@ -50,7 +57,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, tag="ModelInfo"):
         vocab_size: Width of the logits.
         max_model_len: The limit in force: the configured one, or the model's.
         model_max_len: The model's own limit, in tokens.
-        kv_bytes_per_block: Bytes of one KV block over all layers, on this rank.
+        kv_layout: The KV groups and the bytes of a page, on this rank.
         num_parameters: Parameters on this rank.
         dtype: The torch dtype's name in force.
         device: The device in force.
@@ -61,7 +68,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, tag="ModelInfo"):
     vocab_size: int
     max_model_len: int
     model_max_len: int
-    kv_bytes_per_block: int
+    kv_layout: KVLayout
     num_parameters: int
     dtype: str
     device: str

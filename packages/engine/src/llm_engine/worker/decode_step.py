@@ -6,15 +6,14 @@ places in the KV cache. All sizes follow from the shape of the input and one hos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
-from llm_kernels.ops import AttentionMetadata
-from llm_models import Decoder
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.worker.group_metadata import GroupMetadata, StepRows
+from llm_engine.worker.kv_pool import Caches
+from llm_engine.worker.served_model import ServedModel
 from llm_engine.worker.slot_tables import SlotTables
 
 # Words a row in the input of a decode step: its slot, its context.
@@ -37,17 +36,24 @@ class DecodeStep:
 
     Args:
         model: The decoder.
-        kv_caches: Key and value cache of every layer.
+        caches: Its caches' tensors.
         tables: The slots' tokens and block tables.
+        group_metadata: Describes the rows to each cache.
         max_rows: Most rows of a step.
     """
 
     def __init__(
-        self, model: Decoder, kv_caches: Sequence[tuple[Tensor, Tensor]], tables: SlotTables, max_rows: int
+        self,
+        model: ServedModel,
+        caches: Caches,
+        tables: SlotTables,
+        group_metadata: GroupMetadata,
+        max_rows: int,
     ) -> None:
         self._model = model
-        self._kv_caches = kv_caches
+        self._caches = caches
         self._tables = tables
+        self._group_metadata = group_metadata
         self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=model.device)
 
     def run(self, packed: Tensor, max_context_len: int) -> Tensor:
@@ -61,21 +67,19 @@ class DecodeStep:
             [B, hidden size]; those of padding rows mean nothing.
         """
         slots, context_lens = packed.view(WORDS_PER_ROW, -1).unbind(0)
-        tables, block_size = self._tables, self._tables.block_size
         positions = (context_lens - 1).clamp_min_(0)
-        input_ids = tables.token_ids[slots, positions].long()
-        blocks = tables.block_tables[slots, positions // block_size].long()
-        slot_mapping = (blocks * block_size + positions % block_size).masked_fill_(context_lens == 0, -1)
-        num_rows, width = len(slots), -(-max_context_len // block_size)
-        metadata = AttentionMetadata(
+        input_ids = self._tables.token_ids[slots, positions].long()
+        num_rows = len(slots)
+        rows = StepRows(
+            slots=slots,
+            token_slots=slots,
+            positions=positions,
             cu_query_lens=self._cu_query_lens[: num_rows + 1],
             context_lens=context_lens.to(torch.int32),
-            block_tables=tables.block_tables[:, :width].index_select(0, slots),
-            slot_mapping=slot_mapping,
-            positions=positions,
+            padding=context_lens == 0,
             num_decodes=num_rows,
             max_query_len=1,
             max_context_len=max_context_len,
         )
-        hidden_BE: Tensor = self._model(input_ids, metadata, self._kv_caches)
+        hidden_BE: Tensor = self._model(input_ids, self._group_metadata.build(rows), self._caches)
         return hidden_BE

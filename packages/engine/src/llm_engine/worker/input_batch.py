@@ -18,6 +18,7 @@ from torch import Tensor
 
 from llm_engine.worker.decode_step import pack_rows
 from llm_engine.worker.errors import PlanError
+from llm_engine.worker.group_metadata import GroupMetadata, StepRows
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 
 
@@ -46,10 +47,10 @@ class HostBatch:
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """What the model runs on: int64[T] token ids, and the rows' description."""
+    """What the model runs on: int64[T] token ids, and the rows' description for each of its caches."""
 
     input_ids: Tensor
-    metadata: AttentionMetadata
+    metadata: list[AttentionMetadata]
 
 
 def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
@@ -65,9 +66,7 @@ def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
     cu_query_lens = np.zeros(plan.num_rows + 1, np.int32)
     np.cumsum(plan.num_tokens, out=cu_query_lens[1:])
     context_lens = plan.num_computed + plan.num_tokens
-    if (plan.num_tokens < 1).any() or (
-        context_lens > tables.num_blocks[plan.slots] * tables.block_size
-    ).any():
+    if (plan.num_tokens < 1).any() or not tables.holds(plan.slots, context_lens):
         raise PlanError("a row has no tokens, or more than its blocks hold")
     longer = np.flatnonzero(plan.num_tokens != 1)
     return HostBatch(
@@ -110,30 +109,27 @@ def update_tables(plan: StepPlan, sent: Mapping[str, Tensor], tables: SlotTables
     for index, row in enumerate(plan.admitted):
         tables.write_tokens(row.slot, sent[f"tokens_{index}"])
     if "table_positions" in sent:
-        tables.block_tables.view(-1).index_copy_(0, sent["table_positions"], sent["table_values"])
+        tables.flat_tables.index_copy_(0, sent["table_positions"], sent["table_values"])
 
 
-def model_inputs(batch: HostBatch, sent: Mapping[str, Tensor], tables: SlotTables) -> ModelInputs:
+def model_inputs(
+    batch: HostBatch, sent: Mapping[str, Tensor], tables: SlotTables, group_metadata: GroupMetadata
+) -> ModelInputs:
     """Reads token ids and cache places from the tables, on the device."""
     positions = sent["positions"]
     token_slots = sent.get("token_slots", sent["slots"])
-    input_ids = tables.token_ids[token_slots, positions].long()
-    block_size = tables.block_size
-    blocks = tables.block_tables[token_slots, positions // block_size].long()
-    width = -(-batch.max_context_len // block_size)
-    return ModelInputs(
-        input_ids,
-        AttentionMetadata(
-            cu_query_lens=sent["cu_query_lens"],
-            context_lens=sent["context_lens"],
-            block_tables=tables.block_tables[:, :width].index_select(0, sent["slots"]),
-            slot_mapping=blocks * block_size + positions % block_size,
-            positions=positions,
-            num_decodes=batch.num_decodes,
-            max_query_len=batch.max_query_len,
-            max_context_len=batch.max_context_len,
-        ),
+    rows = StepRows(
+        slots=sent["slots"],
+        token_slots=token_slots,
+        positions=positions,
+        cu_query_lens=sent["cu_query_lens"],
+        context_lens=sent["context_lens"],
+        num_decodes=batch.num_decodes,
+        max_query_len=batch.max_query_len,
+        max_context_len=batch.max_context_len,
     )
+    input_ids = tables.token_ids[token_slots, positions].long()
+    return ModelInputs(input_ids, group_metadata.build(rows))
 
 
 def _row_arrays(plan: StepPlan, batch: HostBatch) -> dict[str, NDArray[np.generic]]:

@@ -10,18 +10,21 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from llm_models import Decoder
 from llm_scheduler import StepPlan
 from torch import Tensor
 
-from llm_engine.worker.block_transfers import BlockTransfers, KVCaches
+from llm_engine.worker.block_transfers import BlockTransfers
 from llm_engine.worker.decode_graphs import DecodeGraphs
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
+from llm_engine.worker.group_metadata import GroupMetadata
 from llm_engine.worker.input_batch import HostBatch, input_arrays, measure, model_inputs, update_tables
+from llm_engine.worker.kv_groups import KVLayout
+from llm_engine.worker.kv_pool import KVPool
 from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
 from llm_engine.worker.prompt_logprobs import score_positions
 from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
+from llm_engine.worker.served_model import ServedModel
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 from llm_engine.worker.upload import upload
@@ -32,10 +35,10 @@ class ModelRunner:
 
     Args:
         model: The decoder, loaded.
-        kv_caches: Key and value cache of every layer.
+        pool: The memory of the KV cache.
+        layout: The KV groups that `pool` was allocated for.
         num_slots: Rows that can be live at once.
         max_model_len: Longest sequence in tokens.
-        block_size: Tokens in a KV block.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
         graphs: Capture decode steps as CUDA graphs; needs a model on a CUDA device.
         host_blocks: Blocks of the host cache; 0 for none.
@@ -47,23 +50,24 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Decoder,
-        kv_caches: KVCaches,
+        model: ServedModel,
+        pool: KVPool,
+        layout: KVLayout,
         *,
         num_slots: int,
         max_model_len: int,
-        block_size: int,
         sampled_vocab_size: int | None = None,
         graphs: bool = False,
         host_blocks: int = 0,
     ) -> None:
         self.model = model
-        self.kv_caches = kv_caches
+        self.caches = pool.caches
         self.device = model.device
         self.sampled_vocab_size = sampled_vocab_size
-        self.tables = SlotTables(num_slots, max_model_len, block_size, self.device)
+        self.tables = SlotTables(num_slots, max_model_len, layout.groups, self.device)
+        self.group_metadata = GroupMetadata(self.tables, layout.cache_groups())
         self.params = SlotParams(num_slots)
-        self._transfers = BlockTransfers(kv_caches, host_blocks)
+        self._transfers = BlockTransfers(pool.storages, host_blocks)
         self.num_graph_steps = self.num_eager_steps = 0
         self._graphs = self._make_graphs() if graphs else None
 
@@ -107,7 +111,7 @@ class ModelRunner:
 
     def _make_graphs(self) -> DecodeGraphs:
         buckets = GraphBuckets(self.tables.num_slots, self.tables.max_tokens)
-        step = DecodeStep(self.model, self.kv_caches, self.tables, buckets.rows[-1])
+        step = DecodeStep(self.model, self.caches, self.tables, self.group_metadata, buckets.rows[-1])
         return DecodeGraphs(step, buckets, self.device)
 
     def _graph_for(self, batch: HostBatch) -> GraphKey | None:
@@ -122,8 +126,8 @@ class ModelRunner:
             self.num_graph_steps += 1
             return self._graphs.replay(key, sent["packed_rows"])[: batch.num_tokens]
         self.num_eager_steps += 1
-        inputs = model_inputs(batch, sent, self.tables)
-        hidden_TE: Tensor = self.model(inputs.input_ids, inputs.metadata, self.kv_caches)
+        inputs = model_inputs(batch, sent, self.tables, self.group_metadata)
+        hidden_TE: Tensor = self.model(inputs.input_ids, inputs.metadata, self.caches)
         return hidden_TE
 
     def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
@@ -132,7 +136,7 @@ class ModelRunner:
         for row in plan.admitted:
             self.tables.admit(row)
             self.params.admit(row)
-        return self.tables.append_blocks(plan.slots, plan.new_blocks[0])
+        return self.tables.append_blocks(plan.slots, plan.new_blocks)
 
     def _plan_sampling(self, plan: StepPlan, batch: HostBatch) -> SamplingPlan | None:
         rows = batch.sample_rows

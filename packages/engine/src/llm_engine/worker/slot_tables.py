@@ -3,10 +3,14 @@
 The token table is the one place where a row's tokens live. The sampler writes each drawn token into it on the
 device, so the next step reads it there before the host has seen it. Penalties and prompt logprobs read it
 too, so nothing else has to be kept up to date by slot.
+
+Each KV group has a block table for each slot. Groups of one block size are a family: their tables are one
+tensor, so that a step reads all of them at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.worker.errors import PlanError
+from llm_engine.worker.kv_groups import KVGroup
+
+# Tables are as wide as a multiple of it, so that those of a family all begin at multiples of 16 bytes.
+_WIDTH_UNIT = 4
 
 
 @dataclass(slots=True)
@@ -26,38 +34,79 @@ class TableUpdate:
     values: NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
+class TableFamily:
+    """The block tables of groups with one block size.
+
+    Attributes:
+        block_size: Tokens of a block.
+        has_slots: Whether each token has a place of its own in a block.
+        groups: The groups.
+        tables: int32[groups, S, blocks of the longest sequence] on the device.
+    """
+
+    block_size: int
+    has_slots: bool
+    groups: tuple[int, ...]
+    tables: Tensor
+
+    def width(self, max_context_len: int) -> int:
+        """Entries of a table that contexts of so many tokens can reach, rounded up for the alignment."""
+        return round_up(-(-max_context_len // self.block_size), _WIDTH_UNIT)
+
+
 class SlotTables:
     """What the device knows of every slot.
 
     Args:
         num_slots: Number of slots, S.
         max_model_len: Longest sequence in tokens.
-        block_size: Tokens in a KV block.
+        groups: The KV groups, G.
         device: Where the tables live.
 
     Attributes:
         token_ids: int32[S, max_model_len + 1] on the device.
-        block_tables: int32[S, blocks of max_model_len + 1 tokens] on the device.
-        num_blocks: int32[S] on the host: length of each block table.
+        families: The block tables on the device.
+        flat_tables: int32, all entries of all families.
+        num_blocks: int32[G, S] on the host: length of each block table.
         in_use: bool[S] on the host.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, num_slots: int, max_model_len: int, groups: Sequence[KVGroup], device: torch.device
+    ) -> None:
         self.num_slots = num_slots
-        self.block_size = block_size
         # One column more than the longest sequence: a row that ended unseen by the scheduler may run one step
         # further.
         self.max_tokens = max_model_len + 1
-        self.max_blocks = -(-self.max_tokens // block_size)
+        self.block_sizes = np.array([group.block_size for group in groups], np.int32)
         self.token_ids = torch.zeros((num_slots, self.max_tokens), dtype=torch.int32, device=device)
-        self.block_tables = torch.zeros((num_slots, self.max_blocks), dtype=torch.int32, device=device)
-        self.num_blocks = np.zeros(num_slots, np.int32)
+        self.num_blocks = np.zeros((len(groups), num_slots), np.int32)
         self.in_use = np.zeros(num_slots, np.bool_)
+        self._max_blocks = -(-self.max_tokens // self.block_sizes)
+        self._widths = [round_up(int(most), _WIDTH_UNIT) for most in self._max_blocks]
+        self._starts = [0] * len(groups)
+        self.flat_tables = torch.zeros(num_slots * sum(self._widths), dtype=torch.int32, device=device)
+        self.families = self._make_families(groups)
+
+    def _make_families(self, groups: Sequence[KVGroup]) -> tuple[TableFamily, ...]:
+        members: dict[tuple[int, bool], list[int]] = {}
+        for index, group in enumerate(groups):
+            members.setdefault((group.block_size, group.has_slots), []).append(index)
+        families, start = [], 0
+        for (block_size, has_slots), indices in members.items():
+            width = self._widths[indices[0]]
+            for index in indices:
+                self._starts[index] = start
+                start += self.num_slots * width
+            tables = self.flat_tables[self._starts[indices[0]] : start].view(-1, self.num_slots, width)
+            families.append(TableFamily(block_size, has_slots, tuple(indices), tables))
+        return tuple(families)
 
     def release(self, slots: NDArray[np.int32]) -> None:
         """Gives slots back; what the device holds of them is never read again."""
         self.in_use[slots] = False
-        self.num_blocks[slots] = 0
+        self.num_blocks[:, slots] = 0
 
     def admit(self, row: NewRow) -> None:
         """Takes a slot for a row; its tokens follow by `write_tokens`.
@@ -72,25 +121,52 @@ class SlotTables:
                 f"request {row.request_id}: {len(row.token_ids)} tokens do not fit {self.max_tokens}"
             )
         self.in_use[row.slot] = True
-        self.num_blocks[row.slot] = 0
+        self.num_blocks[:, row.slot] = 0
 
     def write_tokens(self, slot: int, tokens: Tensor) -> None:
         """Writes a row's known tokens, int32[n] on the device, from position 0."""
         self.token_ids[slot, : len(tokens)].copy_(tokens)
 
-    def append_blocks(self, slots: NDArray[np.int32], new_blocks: Ragged) -> TableUpdate:
+    def append_blocks(self, slots: NDArray[np.int32], new_blocks: Sequence[Ragged]) -> TableUpdate:
         """Lengthens the block tables of distinct slots on the host.
 
-        The caller writes the update to the device.
+        Blocks that no later token sees come as -1, and become 0: an entry that nobody reads must still be a
+        block. The caller writes the update to `flat_tables`.
+
+        Args:
+            slots: int32[R].
+            new_blocks: For each group, the blocks to append to each row's table.
 
         Raises:
-            PlanError: A table would grow beyond the longest sequence; nothing was changed.
+            PlanError: Not one entry a group, or a table would grow beyond the longest sequence; nothing was
+                changed.
         """
-        counts = np.diff(new_blocks.offsets)
-        starts = self.num_blocks[slots]
-        if counts.size and int((starts + counts).max()) > self.max_blocks:
-            raise PlanError(f"a block table would be longer than {self.max_blocks} blocks")
-        self.num_blocks[slots] += counts
-        first = slots.astype(np.int64) * self.max_blocks + starts - new_blocks.offsets[:-1]
-        positions = np.repeat(first, counts) + np.arange(len(new_blocks.values), dtype=np.int64)
-        return TableUpdate(positions, np.asarray(new_blocks.values, np.int32))
+        if len(new_blocks) != len(self.num_blocks):
+            raise PlanError(f"blocks of {len(new_blocks)} groups, not of {len(self.num_blocks)}")
+        counts = np.array([np.diff(blocks.offsets) for blocks in new_blocks])
+        starts = self.num_blocks[:, slots]
+        if (starts + counts > self._max_blocks[:, None]).any():
+            raise PlanError(f"a block table would be longer than {self._max_blocks.tolist()} blocks")
+        self.num_blocks[:, slots] += counts
+        values = [np.asarray(blocks.values, np.int32) for blocks in new_blocks]
+        positions = [
+            np.repeat(
+                self._starts[group]
+                + slots.astype(np.int64) * self._widths[group]
+                + starts[group]
+                - blocks.offsets[:-1],
+                counts[group],
+            )
+            + np.arange(len(blocks.values), dtype=np.int64)
+            for group, blocks in enumerate(new_blocks)
+        ]
+        return TableUpdate(np.concatenate(positions), np.maximum(np.concatenate(values), 0))
+
+    def holds(self, slots: NDArray[np.int32], num_tokens: NDArray[np.int32]) -> bool:
+        """Whether the block tables of slots reach so many tokens, in every group."""
+        return not (num_tokens > self.num_blocks[:, slots] * self.block_sizes[:, None]).any()
+
+
+def round_up(number: int, unit: int) -> int:
+    """The next multiple."""
+    return -(-number // unit) * unit

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 import msgspec
 import torch
 from llm_distributed import DeviceMesh
-from llm_models import Decoder, load_model, resolve
+from llm_models import load_model, resolve
 from llm_scheduler import StepPlan
 
+from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
-from llm_engine.worker.kv_sizing import count_blocks
+from llm_engine.worker.kv_pool import allocate_pool
+from llm_engine.worker.kv_sizing import count_pages
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
+from llm_engine.worker.served_model import ServedModel
 
 
 @dataclass(slots=True)
 class _Loaded:
-    model: Decoder
+    model: ServedModel
     info: ModelInfo
 
 
@@ -74,12 +77,24 @@ class Worker:
             raise InvalidOption(
                 "max_model_len", f"must be from 1 to the model's {limit}, got {config.max_model_len}"
             )
+        layout = choose_layout(
+            model.caches,
+            LayoutOptions(
+                dtype=dtype,
+                block_size=config.block_size,
+                max_tokens=config.max_model_len or limit,
+                prefix_caching=config.prefix_caching,
+                state_interval=config.state_interval,
+            ),
+        )
+        if not all(group.follows_tokens for group in layout.groups):
+            raise WorkerError("models with an encoder are not served yet")
         info = ModelInfo(
             architecture=str((files.config.get("architectures") or ["unknown"])[0]),
             vocab_size=model.spec.embedding.vocab_size,
             max_model_len=config.max_model_len or limit,
             model_max_len=limit,
-            kv_bytes_per_block=model.kv_bytes_per_block(config.block_size),
+            kv_layout=layout,
             num_parameters=sum(parameter.numel() for parameter in model.parameters()),
             dtype=str(dtype).removeprefix("torch."),
             device=str(self._device),
@@ -89,19 +104,20 @@ class Worker:
         return info
 
     def size_kv_cache(self) -> int:
-        """Number of KV blocks that fit on this rank.
+        """Number of KV pages that fit on this rank.
 
         Raises:
             KVCacheTooSmall: They do not hold one longest request; the message says what to lower.
         """
-        return count_blocks(self._need_loaded().model, self._config, graphs=self._graphs)
+        loaded = self._need_loaded()
+        return count_pages(loaded.model, loaded.info.kv_layout, self._config, graphs=self._graphs)
 
     def allocate_kv(self, num_blocks: int, host_blocks: int = 0) -> ModelInfo:
         """Allocates the KV cache and the slot tables; may be called again to change the size.
 
         Args:
-            num_blocks: Blocks on the device.
-            host_blocks: Blocks of the host cache, to which plans store and from which they load.
+            num_blocks: Blocks of the pool: pages on the device.
+            host_blocks: Pages of the host cache, to which plans store and from which they load.
 
         Returns:
             The model's description, with `max_model_len` lowered to what the cache holds where it was left
@@ -111,20 +127,21 @@ class Worker:
             InvalidOption: No blocks, or fewer than one request of the configured `max_model_len` needs.
         """
         loaded, config = self._need_loaded(), self._config
-        holds = num_blocks * config.block_size
+        layout = loaded.info.kv_layout
+        holds = layout.longest(num_blocks) if num_blocks > 0 else 0
         if num_blocks < 1 or holds < (config.max_model_len or 1):
             raise InvalidOption("num_blocks", f"{num_blocks} blocks hold less than max_model_len tokens")
         info = msgspec.structs.replace(
             loaded.info, max_model_len=min(config.max_model_len or loaded.info.model_max_len, holds)
         )
         self._runner = None
-        caches = loaded.model.allocate_kv_caches(num_blocks, config.block_size)
+        pool = allocate_pool(loaded.model.caches, layout, num_blocks, loaded.model.dtype, self._device)
         self._runner = ModelRunner(
             loaded.model,
-            caches,
+            pool,
+            layout,
             num_slots=config.max_num_seqs,
             max_model_len=info.max_model_len,
-            block_size=config.block_size,
             sampled_vocab_size=config.sampled_vocab_size,
             graphs=self._graphs,
             host_blocks=host_blocks,
