@@ -169,8 +169,9 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
     size = embedding.size or width
     yield from linear("embedding", embedding.vocab_size, size)
     if embedding.positions is not None:
-        count = embedding.positions.count
-        yield tensor("positions.weight", (count, size), kind="matrix")
+        positions = embedding.positions
+        columns = width if positions.after_projection else size
+        yield tensor("positions.weight", (positions.count, columns), kind="matrix")
     if embedding.norm is not None:
         yield from embedding.norm.parameters("embedding_norm", size)
     if size != width:
@@ -191,7 +192,7 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
 class _Embedding:
     """The runtime of `Embedding`."""
 
-    __slots__ = ("_norm", "_offset", "_positions", "_projection", "_scale", "_weight")
+    __slots__ = ("_late", "_norm", "_offset", "_positions", "_projection", "_scale", "_weight")
 
     def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
         embedding = spec.embedding
@@ -199,6 +200,7 @@ class _Embedding:
         # Rounded, as the reference implementations keep the factor in the model's number format.
         self._scale = torch.tensor(embedding.scale, dtype=setup.dtype).item()
         self._positions = weights.get("positions.weight")
+        self._late = embedding.positions is not None and embedding.positions.after_projection
         self._offset = 0 if embedding.positions is None else embedding.positions.offset
         self._norm = None if embedding.norm is None else embedding.norm.build(weights, "embedding_norm")
         self._projection = weights.get("embedding_projection.weight")
@@ -207,11 +209,15 @@ class _Embedding:
         x_TE = F.embedding(input_ids, self._weight)
         if self._scale != 1.0:
             x_TE *= self._scale
-        if self._positions is not None:
+        if self._positions is not None and not self._late:
             x_TE += F.embedding(positions + self._offset, self._positions)
         if self._norm is not None:
             self._norm.apply(x_TE, x_TE)
-        return x_TE if self._projection is None else ops.linear(x_TE, self._projection)
+        if self._projection is not None:
+            x_TE = ops.linear(x_TE, self._projection)
+        if self._positions is not None and self._late:
+            x_TE += F.embedding(positions + self._offset, self._positions)
+        return x_TE
 
 
 class _Head:

@@ -19,10 +19,12 @@ class LearnedPositions:
     Attributes:
         count: Rows of the table.
         offset: Row of position 0.
+        after_projection: Whether they join after the embedding's projection to the hidden size.
     """
 
     count: int
     offset: int = 0
+    after_projection: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,3 +137,17 @@ def decoder(
         head=Head(tied=is_tied) if head is None else replace(head, tied=is_tied),
         names=names,
     )
+
+
+def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The config with the usual field names filled in from those of an older family (`names`: new to old)."""
+    usual = {new: config[old] for new, old in names.items() if config.get(old) is not None}
+    return {**config, **usual}
+
+
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """Slopes of ALiBi (arXiv:2108.12409); where the heads are no power of two, twice as many between."""
+    nearest = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (index + 1) / nearest) for index in range(nearest)]
+    between = [2.0 ** (-8 * (index + 1) / (2 * nearest)) for index in range(0, 2 * nearest, 2)]
+    return tuple((slopes + between)[:num_heads])
