@@ -98,3 +98,15 @@ class DuplicateTensor(WeightError):
 
 class PickleRefused(WeightError):
     """The weights are pickle files, which are read only when that is asked for."""
+
+
+class GatedModel(ModelNotFound):
+    """The hub gives the model only to those who have accepted its terms and are logged in."""
+
+
+class ModelNotCached(ModelNotFound):
+    """The model is not in the local cache, and nothing may be fetched."""
+
+
+class HubUnreachable(ModelNotFound):
+    """The model is not in the local cache, and the hub does not answer."""

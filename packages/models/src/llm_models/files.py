@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from llm_models.errors import ConfigError, ModelNotFound
+from llm_models.hub import HubOptions, cached_snapshot, fetch, is_hub_id
 from llm_models.loading.gguf_configs import config_from_gguf, generation_config_from_gguf
 from llm_models.loading.gguf_files import GGUFFile
+from llm_models.loading.shards import PICKLE, SAFETENSORS, has_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +21,15 @@ class ModelFiles:
 
     Attributes:
         path: The folder, or the GGUF file.
-        kind: How the weights are stored.
+        kind: How the weights are stored; `pickle` only where that was allowed and there is nothing else.
         config: In Hugging Face keys; synthesised for GGUF.
         tokenizer_path: Where the tokenizer is: the folder, or the GGUF file.
-        generation_config: `eos_token_id` (an int or a list of them) and other defaults; may be empty.
+        generation_config: `eos_token_id` (an int or a list of them) and the sampling defaults of
+            `generation_config.json` (`temperature`, `top_p` ...); may be empty.
     """
 
     path: Path
-    kind: Literal["safetensors", "gguf"]
+    kind: Literal["safetensors", "gguf", "pickle"]
     config: dict[str, Any]
     tokenizer_path: Path
     generation_config: dict[str, Any]
@@ -46,15 +49,31 @@ ALIASES: Mapping[str, PackagedModel] = MappingProxyType(
 )
 
 
-def resolve(model: str) -> ModelFiles:
-    """Finds a model and reads its config. No weights are read.
+def resolve(
+    model: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    allow_pickle: bool = False,
+    cache_dir: str | Path | None = None,
+    endpoint: str | None = None,
+) -> ModelFiles:
+    """Finds a model, fetches it if it is on the Hugging Face hub, and reads its config. Reads no weights.
 
     Args:
-        model: An alias (`smollm2`), a folder with `config.json`, or a `.gguf` file. An alias wins over a
-            folder of the same name; write `./smollm2` for the folder.
+        model: An alias (`smollm2`), a folder with `config.json`, a `.gguf` file, a model's folder in a hub
+            cache (`models--organisation--name`), or the name of a model on the hub,
+            `organisation/name[@revision]`. An alias wins over a folder of the same name; write `./smollm2`
+            for the folder. A folder wins over a name on the hub.
+        revision: Of a model on the hub: a branch, tag or commit.
+        offline: Fetch nothing: use what is in the hub's cache. `HF_HUB_OFFLINE=1` does the same.
+        allow_pickle: Take `pytorch_model.bin` where there are no safetensors.
+        cache_dir: The hub's cache, instead of what `HF_HUB_CACHE` or `HF_HOME` say.
+        endpoint: The hub's address, instead of what `HF_ENDPOINT` says.
 
     Raises:
-        ModelNotFound: There is no such thing; the message says what to do.
+        ModelNotFound: There is no such thing; the message says what to do. Its subclasses `GatedModel`,
+            `ModelNotCached` and `HubUnreachable` say why the hub does not give it.
         ConfigError: The config cannot be read.
         UnknownArchitecture: A GGUF file's architecture is not one of those read here.
         WeightError: The GGUF file is truncated, none at all, or of an unknown number format.
@@ -65,13 +84,24 @@ def resolve(model: str) -> ModelFiles:
         raise ModelNotFound(model, "it is not a name")
     path = Path(model).expanduser()
     if path.is_dir():
-        return _from_folder(path)
+        return _from_folder(path, allow_pickle=allow_pickle)
     if path.is_file():
         if path.suffix.lower() == ".gguf":
             return _from_gguf(path)
         raise ModelNotFound(model, "it is a file, but not a .gguf file")
+    if is_hub_id(model):
+        options = HubOptions(
+            revision=revision,
+            offline=offline,
+            allow_pickle=allow_pickle,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+            endpoint=endpoint,
+        )
+        return _from_folder(fetch(model, options), allow_pickle=allow_pickle)
     aliases = ", ".join(ALIASES)
-    raise ModelNotFound(model, f"it is no folder, no .gguf file and none of the aliases: {aliases}")
+    raise ModelNotFound(
+        model, f"it is no folder, no .gguf file, no organisation/name and none of the aliases: {aliases}"
+    )
 
 
 def _packaged(alias: str, packaged: PackagedModel) -> Path:
@@ -97,14 +127,16 @@ def _from_gguf(path: Path) -> ModelFiles:
     )
 
 
-def _from_folder(path: Path) -> ModelFiles:
+def _from_folder(path: Path, *, allow_pickle: bool) -> ModelFiles:
+    path = cached_snapshot(path) or path
     if not (path / "config.json").is_file():
         raise ModelNotFound(str(path), "the folder holds no config.json")
     config = _read_json(path / "config.json")
     generation = path / "generation_config.json"
+    pickled = allow_pickle and not has_weights(path, SAFETENSORS) and has_weights(path, PICKLE)
     return ModelFiles(
         path=path,
-        kind="safetensors",
+        kind="pickle" if pickled else "safetensors",
         config=config,
         tokenizer_path=path,
         generation_config=_read_json(generation) if generation.is_file() else _ids_in(config),

@@ -12,9 +12,7 @@ from llm_models.errors import ConfigError
 from llm_models.files import ModelFiles
 from llm_models.loading.assign import copy_tensors, place_tensors
 from llm_models.loading.dummy import fill_random
-from llm_models.loading.gguf_models import GGUFSource
-from llm_models.loading.safetensors_files import SafetensorsSource
-from llm_models.loading.source import TensorSource
+from llm_models.loading.open_source import open_source
 from llm_models.parameters import Parameter, Shard
 from llm_models.registry import spec_for
 
@@ -61,7 +59,7 @@ def load_model(
         parameters = _allocate(wanted, dtype, device)
         fill_random(parameters, wanted)
         return Decoder(spec, parameters, mesh)
-    source: TensorSource = GGUFSource(files.path) if files.kind == "gguf" else SafetensorsSource(files.path)
+    source = open_source(files.path, files.kind)
     # A tied head is often saved a second time.
     placed = place_tensors(wanted, spec.names, source, harmless=("head.weight",) if spec.head.tied else ())
     parameters = _allocate(wanted, dtype, device)

@@ -14,8 +14,8 @@ from llm_models.loading.source import TensorInfo, TensorSource
 from llm_models.names import NameIndex, Names, Source, fill_in
 from llm_models.parameters import ABSENT, Parameter, Part
 
-# Copying is bound by memory and page faults: more threads than this bring nothing.
-_THREADS = 4
+# Tensors under way at a time; large ones are read in pieces by further threads of the source.
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def copy_tensors(
         WeightError: A tensor cannot be read; the parameters are then partly filled.
     """
 
-    def copy(item: tuple[str, list[Placement]]) -> None:
+    def copy(item: tuple[str, list[Placement]]) -> int:
         name, placements = item
         first = placements[0]
         if len(placements) == 1 and first.is_whole:
@@ -129,23 +129,32 @@ def copy_tensors(
             source.copy_into(name, destination.view(source.tensors[name].shape))
             if first.shift:
                 destination += first.shift
-            return
+            return source.tensors[name].size
         whole = source.read(name)
         for placement in placements:
             destination = placement.destination(parameters)
-            destination.copy_(placement.take(whole))
+            source.copy_view(name, placement.take(whole), destination)
             if placement.shift:
                 destination += placement.shift
+        return source.tensors[name].size
+
+    size = sum(source.tensors[name].size for name in placed)
 
     with (
         ThreadPoolExecutor(_THREADS, thread_name_prefix="load-weights") as pool,
-        tqdm(total=len(placed), desc="Loading weights", unit="tensor", disable=not progress) as bar,
+        tqdm(
+            total=size,
+            desc="Loading weights",
+            unit="B",
+            unit_scale=True,
+            unit_divisor=1024,
+            disable=not progress,
+        ) as bar,
     ):
         copies = [pool.submit(copy, item) for item in placed.items()]
         try:
             for done in as_completed(copies):
-                done.result()
-                bar.update(1)
+                bar.update(done.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
