@@ -17,8 +17,10 @@ from llm_models.fallback.models import (
     PagedModel,
     RecomputeModel,
 )
+from llm_models.fallback.position_watch import PositionWatch
 from llm_models.fallback.positions import PositionalCall, PositionTables, record_positional
-from llm_models.fallback.probe_steps import LENGTHS, run_steps
+from llm_models.fallback.probe_steps import LENGTHS, STEPS, run_steps
+from llm_models.fallback.swap import swap_modules
 from llm_models.fallback.verdict import Verdict
 
 # Relative error of the paged run against the plain one. In float32 it is about 1e-6, and a few times that of
@@ -55,11 +57,12 @@ def choose(model: Any, architecture: str, expected: Verdict, max_positions: int)
     )
     verdict = expected
     if expected.kind == "paged":
-        usual = model.config._attn_implementation
+        usual, swaps = model.config._attn_implementation, swap_modules(model)
         try:
             return _paged(model, spec, expected, plain)
         except NotPageable as error:
             verdict = Verdict("recompute", str(error))
+            swaps.undo()
             switch_implementation(model, usual)
             warnings.warn(f"{architecture} runs without a cache, slowly: {error}", stacklevel=2)
     if plain.noise > _NOT_CAUSAL:
@@ -95,7 +98,7 @@ def _paged(model: Any, spec: FallbackSpec, verdict: Verdict, plain: _Plain) -> P
         try:
             if by_table:
                 tables = PositionTables(plain.positional, spec.max_positions, attention.positions)
-            return _try(model, spec, verdict, plain, attention, by_id)
+            return _try(model, spec, verdict, plain, attention, by_id, by_table)
         except NotPageable as error:
             reason = reason or error
         except Exception as error:  # noqa: BLE001 A class may raise anything with attention it does not know.
@@ -118,7 +121,13 @@ def _ways(model: Any, plain: _Plain) -> Iterator[tuple[bool, bool]]:
 
 
 def _try(
-    model: Any, spec: FallbackSpec, verdict: Verdict, plain: _Plain, attention: PagedAttention, by_id: bool
+    model: Any,
+    spec: FallbackSpec,
+    verdict: Verdict,
+    plain: _Plain,
+    attention: PagedAttention,
+    by_id: bool,
+    by_table: bool,
 ) -> PagedModel:
     ids_1T = plain.ids[0][None]
     attention.recorded_positions = torch.arange(LENGTHS[0], device=ids_1T.device)
@@ -131,7 +140,10 @@ def _try(
     if not attention.calls:
         raise NotPageable("its attention does not go through transformers' attention interface")
     paged = PagedModel(model, split, spec, verdict, attention, by_id)
-    found = run_steps(paged, plain.ids)
+    with PositionWatch(sum(STEPS[0].values())) as watch:
+        found = run_steps(paged, plain.ids)
+    if watch.found and not by_table:
+        raise NotPageable(f"it counts positions by itself ({watch.found})")
     worst = max(_error(found[row], plain.logits[row], paged.dtype) for row in plain.ids)
     room = min(max(_ROOM, 4 * plain.noise), _MOST_ROOM) if paged.dtype == torch.float32 else _ROOM_16_BIT
     if not worst <= room:
