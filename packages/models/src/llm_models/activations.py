@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 Activation = Literal[
-    "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "sigmoid", "tanh", "identity"
+    "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "sigmoid", "tanh", "identity", "xielu"
 ]
 
 HF_ACTIVATIONS: Mapping[str, Activation] = {

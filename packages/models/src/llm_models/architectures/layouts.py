@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_models.architectures.common import layer_kinds
 from llm_models.blocks.layer import BlockSpec, Branch, Layer
+from llm_models.blocks.mlp import MLP
 from llm_models.blocks.norm import Norm
 from llm_models.config import ConfigReader
 from llm_models.errors import ConfigError, UnsupportedConfig
@@ -59,6 +60,17 @@ def sliding_rope_config(config: Mapping[str, Any], theta: object) -> Mapping[str
     if config.get("rope_parameters") is not None:
         return config
     return {**config, "rope_theta": theta, "rope_scaling": None}
+
+
+def plain_mlp(config: Mapping[str, Any], *, bias: bool = False, default: str = "relu2") -> MLP:
+    """Reads a feed-forward without a gate, whose activation is `default` where the config names none."""
+    reader = ConfigReader(config)
+    return MLP(
+        intermediate_size=reader.positive_int("intermediate_size"),
+        activation=reader.activation("hidden_act", default),
+        gated=False,
+        bias=bias,
+    )
 
 
 def sandwich(mixer: BlockSpec, feed_forward: BlockSpec, norm: Norm, *, scale: float = 1.0) -> Layer:

@@ -15,6 +15,8 @@ from llm_models.names import Names, in_layer
 def text_config(config: Mapping[str, Any], *, tied: bool = False) -> dict[str, Any]:
     """`text_config`, with the architecture, the tied head and the quantization that the whole config states.
 
+    On the tied head the whole config has precedence.
+
     Args:
         config: The whole config.
         tied: Whether the head is the embedding, where neither part says so.
@@ -25,10 +27,14 @@ def text_config(config: Mapping[str, Any], *, tied: bool = False) -> dict[str, A
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise ConfigError("text_config", f"must be an object, not {text!r}")
-    inherited = {"tie_word_embeddings": config.get("tie_word_embeddings", tied)}
+    stated = [part["tie_word_embeddings"] for part in (config, text) if "tie_word_embeddings" in part]
+    whole = {
+        "architectures": [architecture_name(config)],
+        "tie_word_embeddings": stated[0] if stated else tied,
+    }
     if config.get("quantization_config") is not None:
-        inherited["quantization_config"] = config["quantization_config"]
-    return {**inherited, **text, "architectures": [architecture_name(config)]}
+        whole["quantization_config"] = config["quantization_config"]
+    return {**text, **whole}
 
 
 def text_names(names: Names, *prefixes: str, harmless: tuple[str, ...]) -> Names:

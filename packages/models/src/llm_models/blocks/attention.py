@@ -13,7 +13,7 @@ from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, KVCacheSpec
 from llm_models.errors import ConfigError
-from llm_models.parameters import Parameter, Rows, Shard, linear, stacked_linear, tensor
+from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_linear, tensor
 from llm_models.rope import Rope
 
 
@@ -26,11 +26,13 @@ class QKNorm:
         over: `head`: one head at a time, all with the same weights. `each_head`: one head at a time, each
             with weights of its own. `all`: all heads of the query (or key) together.
         after_rope: Whether it comes after the rotation.
+        is_separate: For `each_head`: the checkpoint has a tensor a head (`query_norm.3`).
     """
 
     norm: Norm
     over: Literal["head", "each_head", "all"] = "head"
     after_rope: bool = False
+    is_separate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +167,23 @@ class Attention:
                     yield from self.qk_norm.norm.parameters(name, size)
                 else:
                     rows = (first * size, end * size)
-                    yield from self.qk_norm.norm.parameters(name, count * size, rows=rows)
+                    for parameter in self.qk_norm.norm.parameters(name, count * size, rows=rows):
+                        if self.qk_norm.is_separate:
+                            yield _with_part_per_head(parameter, range(first, end), size)
+                        else:
+                            yield parameter
         if self.value_norm is not None and self.kv_from is None:
             yield from self.value_norm.parameters("value_norm", self.value_head_size)
         if self.output_norm is not None:
             value_size = self.value_head_size
             rows = (heads[0] * value_size, heads[1] * value_size)
             yield from self.output_norm.parameters("output_norm", self.num_heads * value_size, rows=rows)
+
+
+def _with_part_per_head(parameter: Parameter, heads: range, size: int) -> Parameter:
+    module, _, leaf = parameter.name.rpartition(".")
+    parts = tuple(Part(name=f"{module}.{head}.{leaf}", shape=(size,)) for head in heads)
+    return replace(parameter, parts=parts)
 
 
 def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from llm_kernels import ops
 from torch import Tensor
 
@@ -12,14 +13,14 @@ from llm_models.blocks.linear import Linear, SummedLinear
 from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
-from llm_models.parameters import Parameter, Rows, Shard, linear, stacked_linear
+from llm_models.parameters import Parameter, Rows, Shard, linear, stacked_linear, tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLP:
     """`down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` without a gate.
 
-    Canonical names: gate, up, down, inner_norm.
+    Canonical names: gate, up, down, inner_norm, and with xIELU activation.alpha_p, .alpha_n and .beta.
 
     Attributes:
         intermediate_size: Width inside.
@@ -51,6 +52,10 @@ class MLP:
         yield from stacked_linear("input", rows, width, biases=names if self.bias else ())
         if self.inner_norm is not None:
             yield from self.inner_norm.parameters("inner_norm", self.intermediate_size, rows=span)
+        if self.activation == "xielu":
+            yield tensor("activation.alpha_p", (1,), dtype=torch.float32)
+            yield tensor("activation.alpha_n", (1,), dtype=torch.float32)
+            yield tensor("activation.beta", (1,), dtype=torch.float32, default=0.5)
         bias = self.bias if self.down_bias is None else self.down_bias
         yield from linear("down", width, self.intermediate_size, bias=bias, taken_columns=span)
 
@@ -66,7 +71,17 @@ class MLP:
 class RunningMLP:
     """The runtime of `MLP`."""
 
-    __slots__ = ("_activation", "_down", "_gate_scale", "_gated", "_inner", "_inner_norm", "_input", "_scale")
+    __slots__ = (
+        "_activation",
+        "_activation_parameters",
+        "_down",
+        "_gate_scale",
+        "_gated",
+        "_inner",
+        "_inner_norm",
+        "_input",
+        "_scale",
+    )
 
     def __init__(self, spec: MLP, weights: Weights, setup: Setup) -> None:
         self._activation, self._gated = spec.activation, spec.gated
@@ -76,6 +91,7 @@ class RunningMLP:
         norm = spec.inner_norm
         self._inner_norm = None if norm is None else norm.build(weights, "inner_norm", split_over=setup)
         self._gate_scale, self._scale = spec.gate_scale, spec.scale
+        self._activation_parameters = _xielu_parameters(weights) if spec.activation == "xielu" else None
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
@@ -86,10 +102,17 @@ class RunningMLP:
         if self._gated:
             ops.gated_activation(inner_TI, input_TI, self._activation)
         else:
-            ops.activation(inner_TI, input_TI, self._activation)
+            ops.activation(inner_TI, input_TI, self._activation, parameters=self._activation_parameters)
         if self._inner_norm is not None:
             self._inner_norm.apply(inner_TI, inner_TI)
         out_TE = self._down(inner_TI)
         if self._scale != 1.0:
             out_TE *= self._scale
         return out_TE
+
+
+def _xielu_parameters(weights: Weights) -> Tensor:
+    """Alphas of the positive and the negative side as applied, and beta."""
+    alpha_p, alpha_n = weights["activation.alpha_p"], weights["activation.alpha_n"]
+    beta = weights["activation.beta"]
+    return torch.cat((F.softplus(alpha_p), beta + F.softplus(alpha_n), beta))

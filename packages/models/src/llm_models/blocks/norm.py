@@ -57,7 +57,8 @@ class Norm:
         """
         if split_over is not None and split_over.shard.size > 1:
             return SplitNormOp(self, weights, name, split_over)
-        weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
+        weight = weights.get(f"{name}.weight") if self.weight else None
+        bias = weights.get(f"{name}.bias") if self.bias else None
         if self.kind == "layer":
             return LayerNormOp(weight, bias, self.eps)
         return RMSNormOp(weight, self.eps)
