@@ -95,13 +95,11 @@ class Model(Protocol):
         """Every weight once."""
         ...
 
-    def kv_bytes_per_block(self, block_size: int, dtype: torch.dtype | None = None) -> int:
-        """Bytes of one block over all caches; `dtype` is the model's by default."""
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Bytes of one block over all caches."""
         ...
 
-    def allocate_kv_caches(
-        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
-    ) -> list[tuple[Tensor, ...]]:
+    def allocate_caches(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, ...]]:
         """Allocates zeroed tensors for all caches on the model's device."""
         ...
 

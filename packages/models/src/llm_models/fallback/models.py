@@ -39,10 +39,11 @@ class FallbackModel(nn.Module):
         spec: Facts about it.
         verdict: How it is served, and why so.
         caches: What it caches between steps.
-        capturable: False: transformers' forward may look at the host.
+        capturable: Whether a CUDA graph may be tried. Where a class's forward looks at the device from the
+            host, the capture itself fails.
     """
 
-    capturable = False
+    capturable = True
 
     def __init__(self, inner: nn.Module, split: Split, spec: FallbackSpec, verdict: Verdict) -> None:
         super().__init__()
@@ -76,15 +77,13 @@ class FallbackModel(nn.Module):
             return hidden_RE.new_zeros(0, self._split.vocab_size)
         return self._split.logits(hidden_RE)
 
-    def kv_bytes_per_block(self, block_size: int, dtype: torch.dtype | None = None) -> int:
+    def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of one block over all caches."""
-        return bytes_per_block(self.caches, block_size, dtype or self.dtype)
+        return bytes_per_block(self.caches, block_size, self.dtype)
 
-    def allocate_kv_caches(
-        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
-    ) -> list[tuple[Tensor, ...]]:
+    def allocate_caches(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, ...]]:
         """Allocates zeroed tensors for all caches on the model's device."""
-        return allocate_caches(self.caches, num_blocks, block_size, dtype or self.dtype, self.device)
+        return allocate_caches(self.caches, num_blocks, block_size, self.dtype, self.device)
 
 
 class PagedModel(FallbackModel):
@@ -124,6 +123,8 @@ class PagedModel(FallbackModel):
 
 class RecomputeModel(FallbackModel):
     """Runs the whole sequence of each row again in each step; caches nothing but the ids."""
+
+    capturable = False
 
     def __init__(self, inner: nn.Module, split: Split, spec: FallbackSpec, verdict: Verdict) -> None:
         super().__init__(inner, split, spec, verdict)

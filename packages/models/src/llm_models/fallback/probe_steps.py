@@ -17,7 +17,7 @@ LENGTHS = {row: sum(step.get(row, 0) for step in STEPS) for row in STEPS[0]}
 
 def run_steps(model: Model, ids: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """Runs `STEPS` over rows of ids, int64 [LENGTHS[row]]; returns the logits of each row's tokens."""
-    caches = model.allocate_kv_caches(num_blocks=8, block_size=BLOCK_SIZE)
+    caches = model.allocate_caches(num_blocks=8, block_size=BLOCK_SIZE)
     done = dict.fromkeys(ids, 0)
     logits: dict[int, list[Tensor]] = {row: [] for row in ids}
     for step in STEPS:
