@@ -1,0 +1,1 @@
+"""The parity test of model architectures: tiny random models here against transformers."""

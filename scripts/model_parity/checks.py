@@ -1,0 +1,207 @@
+"""Owns the parity checks of one case: our logits and tokens against those of transformers."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from llm_models import load_model, resolve
+from llm_models.errors import ModelError, UnknownArchitecture
+
+from . import reference, tiny_models
+from .paged_run import PagedRun
+from .reference import Greedy, relative_error
+from .tiny_models import tokens
+
+TOLERANCE = 1e-4
+STEPS = 32
+STANDINGS = ("native", "paged", "recompute", "unsupported", "not built")
+
+
+@dataclass(slots=True)
+class Result:
+    """What came out of one case.
+
+    Attributes:
+        case: The architecture, with its variant.
+        standing: One of `STANDINGS`: `paged` and `recompute` are the fallback's, `not built` transformers'.
+        checks: Per check the largest relative error, or None for right tokens, or what went wrong.
+        reason: Why it is not served, or how the fallback serves it.
+        seconds: Time it took.
+    """
+
+    case: str
+    standing: str
+    checks: dict[str, float | str] = field(default_factory=dict)
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is served and every check is within the tolerance."""
+        served = self.standing in ("native", "paged", "recompute")
+        return served and bool(self.checks) and all(map(within, self.checks.values()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"passed": self.passed}
+
+
+def within(outcome: float | str) -> bool:
+    """Whether a check passed."""
+    return not isinstance(outcome, str) and outcome <= TOLERANCE
+
+
+@dataclass(slots=True)
+class Pair:
+    """A tiny model in transformers and here, with one greedy run of the former."""
+
+    theirs: transformers.PreTrainedModel
+    ours: Any
+    run: Greedy
+
+
+Check = Callable[[Pair], float]
+
+
+def one_pass(pair: Pair) -> float:
+    """All tokens of a prompt in one step."""
+    ids = tokens(41, 1)
+    return relative_error(PagedRun(pair.ours).step({"a": ids})["a"], reference.logits(pair.theirs, ids))
+
+
+def chunked(pair: Pair) -> float:
+    """A prompt in parts, single tokens among them."""
+    ids, run, parts, start = tokens(41, 2), PagedRun(pair.ours, seed=3), [], 0
+    for size in (7, 1, 1, 16, 2, 1, 13):
+        parts.append(run.step({"a": ids[start : start + size]})["a"])
+        start += size
+    return relative_error(torch.cat(parts), reference.logits(pair.theirs, ids))
+
+
+def batched(pair: Pair) -> float:
+    """Sequences of different lengths, each at its own pace."""
+    texts = {name: tokens(length, length) for name, length in (("a", 30), ("b", 5), ("c", 19), ("d", 1))}
+    run, rest = PagedRun(pair.ours, seed=4), dict(texts)
+    got: dict[str, list[torch.Tensor]] = {name: [] for name in texts}
+    for step in range(60):
+        rows = {}
+        for row, name in enumerate(texts):
+            size = (1, 4, 9)[(step + row) % 3]
+            if rest[name] and (step + row) % 4:  # Rows pause now and then.
+                rows[name], rest[name] = rest[name][:size], rest[name][size:]
+        if rows:
+            for name, scores in run.step(rows).items():
+                got[name].append(scores)
+    return max(
+        relative_error(torch.cat(got[name]), reference.logits(pair.theirs, ids))
+        for name, ids in texts.items()
+    )
+
+
+def prefix_hit(pair: Pair) -> float:
+    """A second sequence goes on from another's first blocks or checkpoint; then the first goes on."""
+    ids, run = tokens(45, 6), PagedRun(pair.ours, seed=7)
+    run.keep("a")
+    first = [
+        run.step({"a": part})["a"] for part in (ids[:21], ids[21:22], ids[22:23], ids[23:24], ids[24:35])
+    ]
+    errors = []
+    for shared, seed in ((16, 8), (24, 9), (8, 10)):
+        other = ids[:shared] + tokens(13, seed)
+        name = f"b{shared}"
+        run.fork(name, "a", shared)
+        parts = [run.step({name: part})[name] for part in (other[shared:-1], other[-1:])]
+        errors.append(relative_error(torch.cat(parts), reference.logits(pair.theirs, other)[shared:]))
+    first.append(run.step({"a": ids[35:]})["a"])
+    return max(*errors, relative_error(torch.cat(first), reference.logits(pair.theirs, ids)))
+
+
+def preempted(pair: Pair) -> float:
+    """A sequence loses its blocks while it decodes, and is computed anew beside another."""
+    ids, run = tokens(33, 11), PagedRun(pair.ours, seed=12)
+    run.step({"a": ids[:17], "b": tokens(6, 13)})
+    run.step({"a": ids[17:18], "b": [7]})
+    run.preempt("a")
+    run.step({"b": [9, 8, 7, 6]})
+    parts = [
+        run.step({"a": ids[:18], "b": [5]})["a"],
+        run.step({"a": ids[18:19]})["a"],
+        run.step({"a": ids[19:]})["a"],
+    ]
+    return relative_error(torch.cat(parts), reference.logits(pair.theirs, ids))
+
+
+def greedy(pair: Pair) -> float:
+    """Greedy tokens, also with a preemption in the middle; 0 if all are the same, else how many differ."""
+    prompt, expected = pair.run.prompt, pair.run.produced
+    run = PagedRun(pair.ours, seed=14)
+    produced = run.greedy("a", prompt, STEPS)
+    half = PagedRun(pair.ours, seed=15)
+    start = half.greedy("a", prompt, STEPS // 2)
+    half.preempt("a")
+    rest = half.greedy("a", prompt + start, STEPS - STEPS // 2)
+    wrong = sum(a != b for a, b in zip(produced, expected, strict=True))
+    return float(wrong + sum(a != b for a, b in zip(start + rest, expected, strict=True)))
+
+
+CHECKS: dict[str, Check] = {
+    "one pass": one_pass,
+    "chunked": chunked,
+    "batched": batched,
+    "prefix hit": prefix_hit,
+    "preempted": preempted,
+    "greedy": greedy,
+}
+
+
+def check_case(case: str, folder: Path, *, fallback: bool = False) -> Result:
+    """Runs all checks of a case; whatever goes wrong ends up in the result."""
+    start = time.perf_counter()
+    try:
+        theirs = tiny_models.build(case)
+        tiny_models.save(theirs, folder)
+    except tiny_models.CannotBuild as error:
+        return Result(case, "not built", reason=str(error))
+    result = _loaded(case, theirs, folder, fallback)
+    result.seconds = round(time.perf_counter() - start, 1)
+    return result
+
+
+def _loaded(case: str, theirs: transformers.PreTrainedModel, folder: Path, fallback: bool) -> Result:
+    try:
+        ours, standing, reason = load_ours(folder, fallback=fallback)
+    except ModelError as error:
+        return Result(case, "unsupported", reason=str(error))
+    pair = Pair(theirs, ours, reference.clear_greedy(theirs, 9, STEPS))
+    result = Result(case, standing, reason=reason)
+    for name, check in CHECKS.items():
+        try:
+            result.checks[name] = check(pair)
+        except Exception as error:  # noqa: BLE001 - a failing check is a result
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            result.checks[name] = f"{type(error).__name__}: {str(error)[:300]} ({where})"
+    return result
+
+
+def load_ours(folder: Path, *, fallback: bool = False) -> tuple[Any, str, str]:
+    """Our model, its standing, and why the fallback serves it as it does.
+
+    Raises:
+        ModelError: It is not served.
+    """
+    files = resolve(str(folder))
+    if not fallback:
+        try:
+            return load_model(files, dtype=torch.float32, device="cpu"), "native", ""
+        except UnknownArchitecture:
+            pass
+    from llm_models.fallback import load_fallback
+
+    model = load_fallback(files, dtype=torch.float32, device="cpu")
+    return model, model.verdict.kind, model.verdict.reason

@@ -1,0 +1,119 @@
+"""Owns further tiny configs of a class: rope kinds, biases, ties and what else its checkpoints vary in."""
+
+from typing import Any
+
+_FULL = "full_attention"
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+_LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "original_max_position_embeddings": 128,
+    "long_factor": [1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0],
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+}
+_TIED = {"tie_word_embeddings": True}
+_BIASES = {"attention_bias": True, "mlp_bias": True}
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "LlamaForCausalLM": {
+        "mha-tied": {"num_key_value_heads": 4} | _TIED,
+        "biases": _BIASES,
+        "llama3-rope": {"rope_parameters": _LLAMA3},
+        "yarn-rope": {"rope_parameters": _YARN},
+        "linear-rope": {"rope_parameters": _LINEAR_ROPE},
+        "gelu": {"hidden_act": "gelu_pytorch_tanh", "head_dim": 16},
+    },
+    "MistralForCausalLM": {"no-window": {"sliding_window": None}},
+    "Qwen2ForCausalLM": {
+        "windows": {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+            "layer_types": None,
+        }
+    },
+    "Qwen3ForCausalLM": {"tied": _TIED, "biases": {"attention_bias": True}},
+    "Qwen2MoeForCausalLM": {"dense-between": {"decoder_sparse_step": 2, "mlp_only_layers": [3]}},
+    "Qwen3MoeForCausalLM": {
+        "dense-between": {"decoder_sparse_step": 2},
+        "not-normed": {"norm_topk_prob": False},
+    },
+    "Phi3ForCausalLM": {
+        "longrope": {"rope_parameters": _LONGROPE},
+        "partial": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
+        },
+        "window": {"sliding_window": 7},
+    },
+    "PhiForCausalLM": {"qk-norm": {"qk_layernorm": True}},
+    "DeepseekV2ForCausalLM": {
+        "plain-query": {"q_lora_rank": None},
+        "greedy": {"topk_method": "greedy"},
+        "yarn": {"rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.8}},
+    },
+    "DeepseekV3ForCausalLM": {
+        "plain-query": {"q_lora_rank": None},
+        "yarn": {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}},
+        "halves": {"rope_interleave": False},
+    },
+    "Glm4MoeForCausalLM": {"qk-norm": {"use_qk_norm": True, "attention_bias": True}},
+    "CohereForCausalLM": {"qk-norm": {"use_qk_norm": True}},
+    "OlmoForCausalLM": {"clipped": {"clip_qkv": 1.0}},
+    "OlmoeForCausalLM": {"clipped": {"clip_qkv": 1.0}},
+    "FalconForCausalLM": {
+        "new-decoder": {"new_decoder_architecture": True, "num_kv_heads": 2},
+        "new-decoder-one-norm": {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+        },
+        "alibi": {"alibi": True},
+        "sequential-biases": {"parallel_attn": False, "bias": True, "multi_query": False},
+    },
+    "GPTNeoXForCausalLM": {"sequential": {"use_parallel_residual": False}},
+    "GPTBigCodeForCausalLM": {"mha": {"multi_query": False}},
+    "MptForCausalLM": {"clipped": {"attn_config": {"clip_qkv": 1.0}}},
+    "OPTForCausalLM": {
+        "post-norm": {"do_layer_norm_before": False, "num_hidden_layers": 2, "init_std": 0.12},
+        "projected": {"word_embed_proj_dim": 48},
+    },
+    "StableLmForCausalLM": {
+        "parallel-qk-norm": {"use_parallel_residual": True, "qk_layernorm": True},
+        "biases": {"use_qkv_bias": True},
+    },
+    "PersimmonForCausalLM": {"no-qk-norm": {"qk_layernorm": False}},
+    "GraniteMoeHybridForCausalLM": {"nope": {"position_embedding_type": None}},
+    "Gemma3ForCausalLM": {"untied-soft-cap": {"tie_word_embeddings": False, "final_logit_softcapping": 10.0}},
+    "Gemma4ForCausalLM": {
+        "mixture": {
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "num_kv_shared_layers": 0,
+        },
+        "keys-are-values": {"attention_k_eq_v": True},
+    },
+    "Exaone4ForCausalLM": {"no-window": {"sliding_window": None, "layer_types": [_FULL] * 4}},
+    "Mamba2ForCausalLM": {"biases": {"use_bias": True, "use_conv_bias": False}},
+    "MambaForCausalLM": {"biases": {"use_bias": True, "use_conv_bias": False}},
+    "FalconH1ForCausalLM": {
+        "norm": {"mamba_rms_norm": True},
+        "norm-after-gate": {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    },
+    "DogeForCausalLM": {"mixture": {"is_moe": True, "num_experts": 16}},
+    "HunYuanMoEV1ForCausalLM": {"biases": {"attention_bias": True}},
+    "SmolLM3ForCausalLM": {"windows": {"use_sliding_window": True, "sliding_window": 7, "layer_types": None}},
+    "JambaForCausalLM": {"tied": _TIED},
+    "NemotronHForCausalLM": {"latent-experts": {"moe_latent_size": 24}},
+}
+"""Further configs of a class, by name: changes to its tiny config."""
