@@ -14,7 +14,8 @@ struct AttentionItem {
   std::int64_t position;   // its position in the sequence
   std::int64_t num_tokens;
   std::int64_t key_begin, key_end;
-  float* partial;  // null: write to `out`. Else [num_tokens * group, D + 2]: sum, running maximum, weight
+  bool counts_sinks;  // false in all but the first piece of a split item
+  float* partial;     // null: write to `out`. Else [num_tokens * group, V + 2]: sum, running maximum, weight
 };
 
 constexpr std::int64_t kKeyTile = 64;
@@ -22,8 +23,8 @@ constexpr std::int64_t kMaxItemRows = 96;  // query tokens * query heads per KV 
 constexpr std::int64_t kMaxGroup = kMaxItemRows;
 
 // Floats of scratch one thread needs.
-constexpr std::int64_t attention_scratch_floats(std::int64_t head_size) {
-  return kMaxItemRows * (2 * head_size + kKeyTile + 2) + 2 * kKeyTile * head_size + 64;
+constexpr std::int64_t attention_scratch_floats(std::int64_t head_size, std::int64_t value_size) {
+  return kMaxItemRows * (head_size + value_size + kKeyTile + 2) + kKeyTile * (head_size + value_size) + 64;
 }
 
 using AttentionKernel = void (*)(const PagedAttentionArgs& args, const AttentionItem& item, float* scratch);

@@ -16,21 +16,21 @@ constexpr float kMinusInfinity = -__builtin_inff();
 
 struct Scratch {
   float* query;   // [rows, D], scaled
-  float* sum;     // [rows, D]
+  float* sum;     // [rows, V]
   float* scores;  // [rows, kKeyTile]
   float* maximum; // [rows]
   float* weight;  // [rows]
   float* keys;    // [D, kKeyTile], packed path only
-  float* values;  // [kKeyTile, D], packed path only
+  float* values;  // [kKeyTile, V], packed path only
 };
 
-Scratch lay_out(float* base, std::int64_t head_size) {
+Scratch lay_out(float* base, std::int64_t head_size, std::int64_t value_size) {
   Scratch s;
   s.query = base;
   s.sum = s.query + kMaxItemRows * head_size;
-  s.keys = s.sum + kMaxItemRows * head_size;
+  s.keys = s.sum + kMaxItemRows * value_size;
   s.values = s.keys + kKeyTile * head_size;
-  s.scores = s.values + kKeyTile * head_size;
+  s.scores = s.values + kKeyTile * value_size;
   s.maximum = s.scores + kMaxItemRows * kKeyTile;
   s.weight = s.maximum + kMaxItemRows;
   return s;
@@ -123,11 +123,16 @@ void pack_values(const T* const* rows, std::int64_t count, std::int64_t d, float
   }
 }
 
-// Soft cap and mask of one row of scores; everything outside [low, high) and past `count` becomes -inf.
-void shape_scores(float* scores, std::int64_t low, std::int64_t high, float soft_cap) {
+// Soft cap, ALiBi and mask of one row of scores; everything outside [low, high) and past `count` becomes -inf.
+// `distance`: of the tile's first key from the query.
+void shape_scores(float* scores, std::int64_t low, std::int64_t high, float soft_cap, float slope,
+                  std::int64_t distance) {
   if (soft_cap > 0.0f) {
     const VecF inverse = splat(1.0f / soft_cap), cap = splat(soft_cap);
     for (std::int64_t n = 0; n < kKeyTile; n += kLanes) store(scores + n, cap * tanh(load(scores + n) * inverse));
+  }
+  if (slope != 0.0f) {
+    for (std::int64_t n = 0; n < kKeyTile; ++n) scores[n] -= slope * static_cast<float>(distance - n);
   }
   for (std::int64_t n = 0; n < low; ++n) scores[n] = kMinusInfinity;
   for (std::int64_t n = high; n < kKeyTile; ++n) scores[n] = kMinusInfinity;
@@ -165,23 +170,24 @@ void soften_rows(const PagedAttentionArgs& args, const AttentionItem& item, cons
   const std::int64_t group = args.num_heads / args.num_kv_heads;
   for (std::int64_t t = 0; t < item.num_tokens; ++t) {
     const std::int64_t position = item.position + t;
-    std::int64_t high = position + 1 - begin;
+    std::int64_t high = args.causal ? position + 1 - begin : count;
     if (high > count) high = count;
     if (high < 0) high = 0;
-    std::int64_t low = args.sliding_window > 0 ? position + 1 - args.sliding_window - begin : 0;
+    std::int64_t low = args.causal ? first_key(args, position) - begin : 0;
     if (low < 0) low = 0;
     if (low > high) low = high;
     for (std::int64_t g = 0; g < group; ++g) {
       const std::int64_t m = t * group + g;
-      shape_scores(s.scores + m * kKeyTile, low, high, args.soft_cap);
-      soften(s.scores + m * kKeyTile, s.maximum + m, s.weight + m, s.sum + m * args.head_size, args.head_size);
+      const float slope = args.alibi_slopes == nullptr ? 0.0f : args.alibi_slopes[item.kv_head * group + g];
+      shape_scores(s.scores + m * kKeyTile, low, high, args.soft_cap, slope, position - begin);
+      soften(s.scores + m * kKeyTile, s.maximum + m, s.weight + m, s.sum + m * args.value_size, args.value_size);
     }
   }
 }
 
 template <class T>
 void attend(const PagedAttentionArgs& args, const AttentionItem& item, const Scratch& s) {
-  const std::int64_t d = args.head_size;
+  const std::int64_t d = args.head_size, v = args.value_size;
   const std::int64_t rows = item.num_tokens * (args.num_heads / args.num_kv_heads);
   const bool direct = rows <= kDirectRows;
   const T* keys[kKeyTile];
@@ -199,17 +205,17 @@ void attend(const PagedAttentionArgs& args, const AttentionItem& item, const Scr
     }
     soften_rows(args, item, s, begin, count);
     if (direct) {
-      gemm(s.sum, d, s.scores, kKeyTile, PagedRows<T>{values}, rows, d, count);
+      gemm(s.sum, v, s.scores, kKeyTile, PagedRows<T>{values}, rows, v, count);
     } else {
-      pack_values(values, count, d, s.values);
-      gemm(s.sum, d, s.scores, kKeyTile, DenseRows{s.values, d}, rows, d, count);
+      pack_values(values, count, v, s.values);
+      gemm(s.sum, v, s.scores, kKeyTile, DenseRows{s.values, v}, rows, v, count);
     }
   }
 }
 
 template <class T>
 void write_out(const PagedAttentionArgs& args, const AttentionItem& item, const Scratch& s) {
-  const std::int64_t group = args.num_heads / args.num_kv_heads, d = args.head_size;
+  const std::int64_t group = args.num_heads / args.num_kv_heads, d = args.value_size;
   T* base = static_cast<T*>(args.out);
   for (std::int64_t t = 0; t < item.num_tokens; ++t) {
     for (std::int64_t g = 0; g < group; ++g) {
@@ -233,18 +239,20 @@ void write_partial(const AttentionItem& item, const Scratch& s, std::int64_t row
 }  // namespace
 
 void attention_item(const PagedAttentionArgs& args, const AttentionItem& item, float* scratch) {
-  const std::int64_t d = args.head_size;
-  const std::int64_t rows = item.num_tokens * (args.num_heads / args.num_kv_heads);
-  const Scratch s = lay_out(scratch, d);
+  const std::int64_t v = args.value_size, group = args.num_heads / args.num_kv_heads;
+  const std::int64_t rows = item.num_tokens * group;
+  const Scratch s = lay_out(scratch, args.head_size, v);
   if (args.query_dtype == DType::kFloat32) {
     load_queries<float>(args, item, s);
   } else {
     load_queries<bf16>(args, item, s);
   }
-  std::memset(s.sum, 0, sizeof(float) * rows * d);
+  std::memset(s.sum, 0, sizeof(float) * rows * v);
+  const bool has_sinks = args.sinks != nullptr && item.counts_sinks;
   for (std::int64_t m = 0; m < rows; ++m) {
-    s.maximum[m] = kMinusInfinity;
-    s.weight[m] = 0.0f;
+    // A sink is a key of that score whose value is 0.
+    s.maximum[m] = has_sinks ? args.sinks[item.kv_head * group + m % group] : kMinusInfinity;
+    s.weight[m] = has_sinks ? 1.0f : 0.0f;
   }
   if (args.cache_dtype == DType::kFloat32) {
     attend<float>(args, item, s);
@@ -252,7 +260,7 @@ void attention_item(const PagedAttentionArgs& args, const AttentionItem& item, f
     attend<bf16>(args, item, s);
   }
   if (item.partial != nullptr) {
-    write_partial(item, s, rows, d);
+    write_partial(item, s, rows, v);
   } else if (args.query_dtype == DType::kFloat32) {
     write_out<float>(args, item, s);
   } else {

@@ -37,7 +37,7 @@ void check_row(const PagedAttentionArgs& args, std::int64_t row) {
                                              std::to_string(end) + " of " + std::to_string(args.num_tokens));
   }
   const std::int64_t context = args.context_lens[row];
-  if (context != 0 && context < end - begin) {
+  if (args.causal && context != 0 && context < end - begin) {
     throw ArgumentError("context_lens", row_name(row) + " has " + std::to_string(end - begin) +
                                             " query tokens but a context of " + std::to_string(context));
   }
@@ -47,7 +47,9 @@ void check_row(const PagedAttentionArgs& args, std::int64_t row) {
                                             std::to_string(args.max_blocks));
   }
   const std::int32_t* table = args.block_tables + row * args.block_tables_stride;
-  for (std::int64_t i = 0; begin < end && i < blocks; ++i) {
+  // Blocks wholly before the first key were perhaps given back: they are not read.
+  const std::int64_t first = args.causal && context != 0 ? first_key(args, context - (end - begin)) : 0;
+  for (std::int64_t i = first / args.block_size; begin < end && i < blocks; ++i) {
     if (table[i] < 0 || table[i] >= args.num_blocks) {
       throw ArgumentError("block_tables", row_name(row) + " names block " + std::to_string(table[i]) + " of " +
                                               std::to_string(args.num_blocks));
@@ -67,8 +69,13 @@ void add_row(const PagedAttentionArgs& args, std::int64_t row, std::vector<Atten
     item.num_tokens = std::min(block, end - token);
     item.position = context == 0 ? 0 : context - (end - token);
     item.key_end = context == 0 ? 0 : item.position + item.num_tokens;
-    if (args.sliding_window > 0) item.key_begin = std::max<std::int64_t>(0, item.position + 1 - args.sliding_window);
-    item.key_begin = item.key_begin / kKeyTile * kKeyTile;
+    if (args.causal) {
+      // Not rounded down: what lies before is not this row's, and a weight of 0 does not hide a NaN.
+      item.key_begin = first_key(args, item.position);
+    } else {
+      item.key_end = context;
+    }
+    item.counts_sinks = true;
     for (item.kv_head = 0; item.kv_head < args.num_kv_heads; ++item.kv_head) items.push_back(item);
   }
 }
@@ -92,9 +99,10 @@ void split_keys(const PagedAttentionArgs& args, Plan& plan) {
       if (parts >= 2) {
         piece.key_begin = item.key_begin + tiles * part / parts * kKeyTile;
         piece.key_end = std::min(item.key_end, item.key_begin + tiles * (part + 1) / parts * kKeyTile);
+        piece.counts_sinks = part == 0;
       }
       offsets.push_back(parts >= 2 ? floats : -1);
-      if (parts >= 2) floats += item.num_tokens * (args.num_heads / args.num_kv_heads) * (args.head_size + 2);
+      if (parts >= 2) floats += item.num_tokens * (args.num_heads / args.num_kv_heads) * (args.value_size + 2);
       items.push_back(piece);
     }
   }
@@ -128,7 +136,7 @@ void store_bf16(float value, std::uint16_t* out) {
 
 // Adds up one query row of the pieces in `group` and writes it out.
 void combine_row(const PagedAttentionArgs& args, const Plan& plan, const SplitGroup& group, std::int64_t m) {
-  const std::int64_t d = args.head_size, heads = args.num_heads / args.num_kv_heads;
+  const std::int64_t d = args.value_size, heads = args.num_heads / args.num_kv_heads;
   float maximum = -INFINITY, weight = 0.0f;
   for (std::int64_t i = 0; i < group.num_items; ++i) {
     const float piece_max = plan.items[group.first_item + i].partial[m * (d + 2) + d];
@@ -177,7 +185,7 @@ void paged_attention(const PagedAttentionArgs& args) {
   }
   Plan plan = make_plan(args);
   const AttentionKernel kernel = kernel_for(current_isa());
-  const std::size_t scratch_floats = static_cast<std::size_t>(attention_scratch_floats(args.head_size));
+  const std::size_t scratch_floats = static_cast<std::size_t>(attention_scratch_floats(args.head_size, args.value_size));
   parallel_items(static_cast<std::int64_t>(plan.items.size()), args.num_threads, [&](std::int64_t i) {
     // Kept by the thread: a fresh buffer of this size would cost page faults at every call.
     thread_local std::vector<float> scratch;

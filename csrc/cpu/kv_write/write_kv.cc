@@ -43,7 +43,7 @@ void write_token(const WriteKvArgs& args, const KvSource& source, const KvDestin
   To* to = static_cast<To*>(cache.data) + slot / args.block_size * cache.stride_block +
            slot % args.block_size * cache.stride_token;
   for (std::int64_t head = 0; head < args.num_kv_heads; ++head) {
-    copy_head(from + head * source.stride_head, to + head * cache.stride_head, args.head_size);
+    copy_head(from + head * source.stride_head, to + head * cache.stride_head, source.size);
   }
 }
 
@@ -53,7 +53,7 @@ void write_tokens(const WriteKvArgs& args, std::int64_t begin, std::int64_t end)
     const std::int64_t slot = args.slot_mapping[token];
     if (slot < 0) continue;
     write_token<From, To>(args, args.key, args.key_cache, token, slot);
-    write_token<From, To>(args, args.value, args.value_cache, token, slot);
+    if (args.value.size > 0) write_token<From, To>(args, args.value, args.value_cache, token, slot);
   }
 }
 
@@ -78,7 +78,7 @@ void write_kv(const WriteKvArgs& args) {
     }
   }
   const WriteTokens write = writer_for(args.source_dtype, args.cache_dtype);
-  const std::int64_t per_token = 2 * args.num_kv_heads * args.head_size;
+  const std::int64_t per_token = args.num_kv_heads * (args.key.size + args.value.size);
   parallel_shares(args.num_tokens, kMinElementsPerThread / (per_token > 0 ? per_token : 1) + 1, args.num_threads,
                   [&](std::int64_t begin, std::int64_t end) { write(args, begin, end); });
 }

@@ -153,8 +153,8 @@ def test_bad_rows_raise_and_write_nothing(make_attention_case, field, change):
         ("key_cache", {"key_cache": torch.zeros(9, 16, 2, 32)}),
         ("value_cache", {"value_cache": torch.zeros(9, 8, 2, 64)}),
         ("value_cache", {"value_cache": torch.zeros(9, 16, 2, 64, dtype=torch.bfloat16)}),
-        ("out_THD", {"out": torch.zeros(5, 4, 64)}),
-        ("out_THD", {"out": torch.zeros(6, 4, 64, dtype=torch.bfloat16)}),
+        ("out_THV", {"out": torch.zeros(5, 4, 64)}),
+        ("out_THV", {"out": torch.zeros(6, 4, 64, dtype=torch.bfloat16)}),
         ("key_cache", {"key_cache": torch.zeros(9, 16, 2, 128)[..., ::2]}),
     ],
 )

@@ -10,7 +10,7 @@ from llm_kernels import ops
 from llm_kernels.errors import BackendUnavailable, InvalidArgument
 from llm_kernels.reference import attention as reference
 
-MIXED = [(1, 1), (1, 17), (1, 200), (1, 0), (5, 5), (3, 70), (40, 100)]
+MIXED = [(1, 1), (1, 17), (1, 90), (1, 0), (5, 5), (3, 70), (20, 60)]
 SINKS = torch.tensor([0.5, -2.0, 3.0, 40.0])
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0])
 OPTIONS = [
@@ -26,6 +26,12 @@ OPTIONS = [
     {"causal": False},
     {"causal": False, "sinks": SINKS, "soft_cap": 1.0},
 ]
+
+
+@pytest.fixture(params=["torch", "cpp"])
+def backend(request):
+    with ops.use_backend("paged_attention", request.param):
+        yield request.param
 
 
 def _name(options):
@@ -73,27 +79,48 @@ def _by_hand(case, options):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=_name)
-def test_each_option(make_attention_case, relative_error, options):
+def test_each_option(backend, make_attention_case, relative_error, options):
     case = make_attention_case(MIXED, head_size=32)
     assert relative_error(case.run(**options), _by_hand(case, options)) < 1e-5
 
 
-@pytest.mark.parametrize(("head_size", "value_size"), [(48, 32), (16, 64), (192, 128), (20, 12)])
+@pytest.mark.parametrize(("head_size", "value_size"), [(48, 32), (16, 64), (192, 128)])
 @pytest.mark.parametrize("options", [{}, {"sinks": SINKS, "sliding_window": 30}], ids=_name)
-def test_values_of_another_size(make_attention_case, relative_error, head_size, value_size, options):
+def test_values_of_another_size(backend, make_attention_case, relative_error, head_size, value_size, options):
     case = make_attention_case([(1, 40), (7, 33)], head_size=head_size, value_size=value_size)
     out = case.run(**options)
     assert out.shape[-1] == value_size
     assert relative_error(out, _by_hand(case, options)) < 1e-5
 
 
-def test_cross_attention_may_have_more_queries_than_keys(make_attention_case, relative_error):
+def test_values_of_a_size_that_is_no_multiple_of_16(make_attention_case, relative_error):
+    case = make_attention_case([(1, 40), (7, 33)], head_size=20, value_size=12)
+    assert relative_error(case.run(), _by_hand(case, {})) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options", [{"sinks": SINKS[:3]}, {"sinks": SINKS[:3], "chunk": 2048}, {"causal": False}], ids=_name
+)
+def test_split_keys_in_cpp(make_attention_case, relative_error, options):
+    case = make_attention_case([(1, 3000), (2, 1500)], num_heads=3, num_kv_heads=1, value_size=32)
+    results, before = [], torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        for name in ("cpp", "torch"):
+            with ops.use_backend("paged_attention", name):
+                results.append(case.run(**options))
+    finally:
+        torch.set_num_threads(before)
+    assert relative_error(*results) < 1e-5
+
+
+def test_cross_attention_may_have_more_queries_than_keys(backend, make_attention_case, relative_error):
     case = make_attention_case([(1, 3), (9, 4), (2, 50)], head_size=32)
     assert relative_error(case.run(causal=False), _by_hand(case, {"causal": False})) < 1e-5
 
 
 @pytest.mark.parametrize("limit", [{"sliding_window": 20}, {"chunk": 32}], ids=_name)
-def test_entries_before_the_first_key_are_not_read(make_attention_case, relative_error, limit):
+def test_entries_before_the_first_key_are_not_read(backend, make_attention_case, relative_error, limit):
     """A manager gave these blocks back: their entries name blocks of others, or none."""
     case = make_attention_case([(1, 120), (1, 30), (1, 10), (4, 117), (24, 50)])
     expected = case.run(**limit)
@@ -104,19 +131,17 @@ def test_entries_before_the_first_key_are_not_read(make_attention_case, relative
         case.key_cache[given_back.long()] = float("nan")
         case.value_cache[given_back.long()] = float("nan")
         case.metadata.block_tables[row, : first // 16] = -5
-    with ops.use_backend("paged_attention", "torch"):
-        assert relative_error(case.run(**limit), expected) < 1e-6
+    assert relative_error(case.run(**limit), expected) < 1e-6
 
 
-def test_slots_past_the_context_may_hold_anything(make_attention_case, relative_error):
+def test_slots_past_the_context_may_hold_anything(backend, make_attention_case, relative_error):
     case = make_attention_case([(1, 20), (1, 3), (5, 37)])
-    with ops.use_backend("paged_attention", "torch"):
-        expected = case.run()
-        for row, (_, context) in enumerate(case.rows):
-            block = int(case.metadata.block_tables[row, context // 16])
-            case.key_cache[block, context % 16 :] = float("nan")
-            case.value_cache[block, context % 16 :] = float("nan")
-        assert relative_error(case.run(), expected) < 1e-6
+    expected = case.run()
+    for row, (_, context) in enumerate(case.rows):
+        block = int(case.metadata.block_tables[row, context // 16])
+        case.key_cache[block, context % 16 :] = float("nan")
+        case.value_cache[block, context % 16 :] = float("nan")
+    assert relative_error(case.run(), expected) < 1e-6
 
 
 def test_batches_and_blocks_of_the_reference(make_attention_case, relative_error, monkeypatch):
@@ -129,12 +154,12 @@ def test_batches_and_blocks_of_the_reference(make_attention_case, relative_error
 
 
 def test_a_call_goes_to_a_back_end_that_has_its_features(make_attention_case):
-    case = make_attention_case([(1, 20)])
-    assert ops.selected("paged_attention", "cpu", torch.float32, 64) == "cpp"
+    sizes = {"head_size": 32, "value_size": 24}
     with ops.use_backend("paged_attention", "cpp"):
-        case.run()
-        with pytest.raises(BackendUnavailable, match=r"cpp does not take .* alibi, sinks"):
-            case.run(sinks=SINKS, alibi_slopes=SLOPES)
+        make_attention_case([(1, 20)], **(sizes | {"value_size": 16})).run()
+        with pytest.raises(BackendUnavailable, match=r"cpp does not take .* odd_size, value_size"):
+            make_attention_case([(1, 20)], **sizes).run()
+    make_attention_case([(1, 20)], **sizes).run()
 
 
 @pytest.mark.parametrize(

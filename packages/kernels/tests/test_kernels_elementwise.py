@@ -74,7 +74,7 @@ def test_write_kv_refuses_a_bad_slot_and_writes_nothing(name, slot):
 @pytest.mark.parametrize(
     ("field", "change"),
     [
-        ("value_TKD", {"value": torch.zeros(3, 1, 8)}),
+        ("value_TKV", {"value": torch.zeros(3, 1, 8)}),
         ("key_cache", {"key_cache": torch.zeros(4, 16, 2, 16)}),
         ("value_cache", {"value_cache": torch.zeros(4, 8, 2, 8)}),
         ("slot_mapping", {"slots": torch.tensor([1, 2])}),

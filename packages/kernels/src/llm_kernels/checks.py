@@ -157,8 +157,8 @@ def check_write_kv(
         raise InvalidArgument("key_TKD", f"expected [T, K, D], got {list(key_TKD.shape)}")
     num_tokens, num_kv_heads, head_size = key_TKD.shape
     value_size = value_TKV.shape[-1] if value_TKV.ndim == 3 else head_size
-    check_shape("value_TKD", value_TKV, (num_tokens, num_kv_heads, value_size), device)
-    check_dtype("value_TKD", value_TKV, key_TKD.dtype)
+    check_shape("value_TKV", value_TKV, (num_tokens, num_kv_heads, value_size), device)
+    check_dtype("value_TKV", value_TKV, key_TKD.dtype)
     if key_cache.ndim != 4:
         raise InvalidArgument("key_cache", f"expected [N, block_size, K, D], got {list(key_cache.shape)}")
     check_shape("key_cache", key_cache, (*key_cache.shape[:2], num_kv_heads, head_size), device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from llm_kernels.checks import check_scoring
 from llm_kernels.cpu.library import invalid, native
 from llm_kernels.metadata import AttentionMetadata
 
@@ -11,7 +12,7 @@ _paged_attention = native("paged_attention")
 
 
 def paged_attention(
-    out_THD: torch.Tensor,
+    out_THV: torch.Tensor,
     query_THD: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
@@ -19,12 +20,16 @@ def paged_attention(
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
-    *_features: object,
+    chunk: int | None,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    causal: bool,
 ) -> None:
-    """C++ back end of `ops.paged_attention`; the registry keeps calls with features away."""
+    """C++ back end of `ops.paged_attention`."""
+    check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
     try:
         _paged_attention(
-            out_THD,
+            out_THV,
             query_THD,
             key_cache,
             value_cache,
@@ -34,6 +39,10 @@ def paged_attention(
             scale,
             -1 if sliding_window is None else sliding_window,
             0.0 if soft_cap is None else soft_cap,
+            -1 if chunk is None else chunk,
+            None if sinks is None else sinks.float(),
+            alibi_slopes,
+            causal,
             torch.get_num_threads(),
         )
     except ValueError as error:

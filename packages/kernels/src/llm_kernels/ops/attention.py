@@ -32,7 +32,13 @@ class _PagedAttention(Protocol):
 
 
 _VALUE_SIZE = frozenset({"value_size"})
-FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
+_ODD_VALUE_SIZE = frozenset({"value_size", "odd_size"})  # one of the two sizes is no multiple of 16
+_CPP_FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
+_TRITON_FEATURES = _CPP_FEATURES | _ODD_VALUE_SIZE
+
+
+def _cpp_head_size(_dtype: torch.dtype, head_size: int) -> bool:
+    return head_size % 16 == 0 and head_size <= 512
 
 
 def _triton_head_size(_dtype: torch.dtype, head_size: int) -> bool:
@@ -43,10 +49,8 @@ PAGED_ATTENTION: Op[_PagedAttention] = Op(
     "paged_attention",
     [
         torch_backend(reference_attention.paged_attention),
-        cpp_backend(
-            "attention", "paged_attention", lambda _dtype, head_size: head_size % 16 == 0 and head_size <= 512
-        ),
-        *triton_backends("attention", "paged_attention", _triton_head_size, FEATURES),
+        cpp_backend("attention", "paged_attention", _cpp_head_size, _CPP_FEATURES),
+        *triton_backends("attention", "paged_attention", _triton_head_size, _TRITON_FEATURES),
     ],
 )
 
@@ -97,7 +101,7 @@ def paged_attention(
     if chunk is not None or sinks is not None or alibi_slopes is not None or not causal:
         features = _features(chunk, sinks, alibi_slopes, causal)
     if value_size != head_size:
-        features |= _VALUE_SIZE
+        features |= _ODD_VALUE_SIZE if head_size % 16 or value_size % 16 else _VALUE_SIZE
         head_size = max(head_size, value_size)
     PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features)(
         out_THV,

@@ -19,7 +19,7 @@ WRITE_KV: Op[_WriteKV] = Op(
     "write_kv",
     [
         torch_backend(reference_kv_write.write_kv),
-        cpp_backend("kv_write", "write_kv"),
+        cpp_backend("kv_write", "write_kv", features=_VALUE_SIZE),
         *triton_backends("kv_write", "write_kv", features=_VALUE_SIZE),
     ],
 )
@@ -28,6 +28,7 @@ WRITE_LATENT: Op[_WriteLatent] = Op(
     "write_latent",
     [
         torch_backend(reference_kv_write.write_latent),
+        cpp_backend("kv_write", "write_latent"),
         *triton_backends("kv_write", "write_latent"),
     ],
     default_size=576,
