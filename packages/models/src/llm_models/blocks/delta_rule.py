@@ -1,0 +1,163 @@
+"""Owns the gated delta rule mixer (arXiv:2412.06464): data, parameters and runtime."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from llm_kernels import ops
+from torch import Tensor
+
+from llm_models.blocks.linear import Linear, SummedLinear
+from llm_models.blocks.norm import Norm
+from llm_models.blocks.step import Setup, Step, Weights
+from llm_models.caches import CacheSpec, StateCacheSpec
+from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_linear, tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRule:
+    """Linear attention whose state forgets by a learned decay and corrects what it holds for a key.
+
+    Canonical names: query, key, value, gate, beta, decay; conv_query, conv_key, conv_value; step_bias, A_log,
+    norm, output.
+
+    Attributes:
+        num_key_heads: Heads of queries and keys.
+        num_value_heads: Heads of values; a multiple.
+        key_size: Of a query or key head.
+        value_size: Of a value head.
+        conv_width: Tokens that the convolution over queries, keys and values sees.
+        norm: Of each head's output, before the gate.
+        beta_scale: Factor of beta after the sigmoid.
+        name: First part of its canonical names.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_size: int
+    value_size: int
+    conv_width: int
+    norm: Norm
+    beta_scale: float = 1.0
+    name: str = "delta"
+
+    def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
+        """Everything is cut by heads."""
+        rows = self._rows(shard)
+        yield from stacked_linear("input", rows, width)
+        mixed = {part: rows[part] for part in ("query", "key", "value")}
+        taken = sum(_taken(part) for part in mixed.values())
+        yield Parameter(
+            name="conv.weight",
+            shape=(taken, self.conv_width),
+            kind="other",
+            parts=tuple(
+                Part(name=f"conv_{name}.weight", shape=(part.total, self.conv_width), rows=part.span)
+                for name, part in mixed.items()
+            ),
+        )
+        heads = rows["beta"].span
+        yield tensor("step_bias", (self.num_value_heads,), dtype=torch.float32, rows=heads)
+        yield tensor("A_log", (self.num_value_heads,), dtype=torch.float32, rows=heads)
+        yield from self.norm.parameters("norm", self.value_size)
+        inner = self.num_value_heads * self.value_size
+        yield from linear("output", width, inner, taken_columns=rows["value"].span)
+
+    def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
+        """The convolution's last inputs, and the state in float32."""
+        rows = self._rows(shard)
+        channels = sum(_taken(rows[part]) for part in ("query", "key", "value"))
+        state = (_taken(rows["beta"]), self.key_size, self.value_size)
+        return (
+            StateCacheSpec(
+                state_shapes=((channels, self.conv_width - 1), state), state_dtypes=(None, torch.float32)
+            ),
+        )
+
+    def build(self, weights: Weights, setup: Setup) -> "RunningDeltaRule":
+        """The runtime."""
+        return RunningDeltaRule(self, weights, setup)
+
+    def sizes(self, shard: Shard) -> tuple[int, ...]:
+        """Rows on this rank of query, key, value, gate, beta and decay."""
+        return tuple(_taken(rows) for rows in self._rows(shard).values())
+
+    def _rows(self, shard: Shard) -> dict[str, Rows]:
+        keys = shard.span(self.num_key_heads, "linear_num_key_heads")
+        values = shard.span(self.num_value_heads, "linear_num_value_heads")
+        key = _head_rows(self.num_key_heads, keys, self.key_size)
+        value = _head_rows(self.num_value_heads, values, self.value_size)
+        scalar = _head_rows(self.num_value_heads, values, 1)
+        return {"query": key, "key": key, "value": value, "gate": value, "beta": scalar, "decay": scalar}
+
+
+def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
+    return Rows(count * size, (heads[0] * size, heads[1] * size))
+
+
+def _taken(rows: Rows) -> int:
+    return rows.total if rows.span is None else rows.span[1] - rows.span[0]
+
+
+class RunningDeltaRule:
+    """The runtime of `DeltaRule`."""
+
+    __slots__ = (
+        "_cache",
+        "_conv_weight",
+        "_input",
+        "_negative_A",
+        "_norm",
+        "_output",
+        "_sizes",
+        "_spec",
+        "_step_bias",
+    )
+
+    def __init__(self, spec: DeltaRule, weights: Weights, setup: Setup) -> None:
+        self._spec, self._sizes = spec, spec.sizes(setup.shard)
+        self._input = Linear(weights, "input")
+        self._conv_weight = weights["conv.weight"]
+        self._step_bias, self._negative_A = weights["step_bias"], -torch.exp(weights["A_log"])
+        self._norm = spec.norm.build(weights, "norm")
+        self._output = SummedLinear(weights, "output", setup)
+        self._cache = setup.next_cache()
+
+    def run(self, x_TE: Tensor, step: Step) -> Tensor:
+        """[T, E] to a new tensor [T, E]."""
+        spec, metadata, tokens = self._spec, step.metadata[self._cache], len(x_TE)
+        conv_cache, state_cache = step.caches[self._cache]
+        query_size, key_size, value_size, gate_size, beta_size, decay_size = self._sizes
+        mixed_TC, gate, beta_TH, decay_TH = self._input(x_TE).split_with_sizes(
+            (query_size + key_size + value_size, gate_size, beta_size, decay_size), dim=1
+        )
+        conv_TC = torch.empty(mixed_TC.shape, dtype=x_TE.dtype, device=x_TE.device)
+        ops.causal_conv1d(
+            conv_TC,
+            mixed_TC,
+            self._conv_weight,
+            None,
+            conv_cache,
+            metadata,
+            block_size=metadata.block_size,
+            activation="silu",
+        )
+        query, key, value = conv_TC.split_with_sizes((query_size, key_size, value_size), dim=1)
+        value_THV = value.view(tokens, -1, spec.value_size)
+        out_THV = torch.empty(value_THV.shape, dtype=x_TE.dtype, device=x_TE.device)
+        beta_TH = beta_TH.sigmoid()
+        ops.gated_delta_rule(
+            out_THV,
+            query.view(tokens, -1, spec.key_size),
+            key.view(tokens, -1, spec.key_size),
+            value_THV,
+            self._negative_A * torch.nn.functional.softplus(decay_TH.float() + self._step_bias),
+            beta_TH if spec.beta_scale == 1.0 else beta_TH * spec.beta_scale,
+            state_cache,
+            metadata,
+            block_size=metadata.block_size,
+            scale=spec.key_size**-0.5,
+        )
+        self._norm.apply(out_THV, out_THV)
+        out_THV *= torch.nn.functional.silu(gate.view(out_THV.shape))
+        return self._output(out_THV.flatten(1))
