@@ -106,3 +106,17 @@ def test_the_activations_compile():
     for limit, alpha in ((None, None), (7.0, None), (7.0, 1.702)):
         gate = {"KIND": 0, "LIMIT": limit, "ALPHA": alpha, "BLOCK": 1024}
         _compile(activation._gated_kernel, pointers, gate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [0, 8])
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid", "sqrtsoftplus", "softmax_after", "sigmoid_after"])
+def test_the_routing_compiles(scoring, groups):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import routing
+
+    pointers = {"logits": "*fp32", "bias": "*fp32", "weights": "*fp32", "ids": "*i64"}
+    flags = {"SCORING": scoring, "HAS_BIAS": True, "RENORMALIZE": True, "BY_TOP2": True}
+    sizes = {"GROUPS": groups, "TOP_GROUPS": groups // 2, "G_PAD": 8, "K": 8, "K_PAD": 8, "N_PAD": 256}
+    floats = ["renormalize_eps", "scale"]
+    _compile(routing._route_kernel, pointers, flags | sizes, floats=floats, num_warps=1)

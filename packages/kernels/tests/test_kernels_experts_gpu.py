@@ -32,7 +32,7 @@ def _both(op, call):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_triton_is_chosen(dtype):
-    for op in ("layer_norm", "fused_add_layer_norm", "activation", "grouped_linear", "moe"):
+    for op in ("layer_norm", "fused_add_layer_norm", "activation", "grouped_linear", "moe", "route_experts"):
         assert ops.selected(op, "cuda", dtype) == "triton"
 
 

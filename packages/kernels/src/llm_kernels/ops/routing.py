@@ -7,17 +7,25 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.reference import routing as reference_routing
-from llm_kernels.registry import Op
+from llm_kernels.registry import PLAIN, Op
 from llm_kernels.routing_rule import GroupScore, RoutingRule, Scoring
 
 _Route: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor | None, RoutingRule], tuple[torch.Tensor, torch.Tensor]
 ]
 
+_MAX_EXPERTS = 1024
+_SPARSE_MIXER = frozenset({"sparsemixer"})
+
 ROUTE_EXPERTS: Op[_Route] = Op(
-    "route_experts", [torch_backend(reference_routing.route_experts)], default_size=128
+    "route_experts",
+    [
+        torch_backend(reference_routing.route_experts),
+        *triton_backends("routing", "route_experts", lambda _dtype, size: size <= _MAX_EXPERTS),
+    ],
+    default_size=128,
 )
 
 
@@ -37,7 +45,8 @@ def route_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose `top_k` of N experts for each token, from the router's logits, in float32.
 
-    The ids are those of `torch.topk` on the scores in float32, best first, ties included.
+    The ids are those of `torch.topk` on the scores in float32, best first. Among equal scores the torch back
+    end does what torch.topk does, Triton takes the lowest expert.
 
     Which options give which router:
 
@@ -92,4 +101,6 @@ def route_experts(
         renormalize_eps=renormalize_eps,
         jitter_eps=jitter_eps,
     )
-    return ROUTE_EXPERTS.pick(logits_TN.device, logits_TN.dtype, logits_TN.shape[-1])(logits_TN, bias, rule)
+    features = _SPARSE_MIXER if scoring == "sparsemixer" else PLAIN
+    route = ROUTE_EXPERTS.pick(logits_TN.device, logits_TN.dtype, logits_TN.shape[-1], features)
+    return route(logits_TN, bias, rule)

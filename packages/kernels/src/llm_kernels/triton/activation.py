@@ -43,7 +43,8 @@ def _tanh(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _softplus(x: tl.tensor) -> tl.tensor:
+def softplus(x: tl.tensor) -> tl.tensor:
+    """log(1 + exp(x)) of float32 values."""
     power = tl.exp(tl.minimum(x, 20.0))
     series = power * (1.0 - power * (0.5 - power * 0.3333333333))
     return tl.where(x > 20.0, x, tl.where(power < 1e-3, series, tl.log(1.0 + power)))
@@ -81,15 +82,15 @@ def activate(x: tl.tensor, KIND: tl.constexpr) -> tl.tensor:  # noqa: C901 - one
     elif KIND == 9:
         result = x * tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0) / 6.0
     elif KIND == 10:
-        result = x * _tanh(_softplus(x))
+        result = x * _tanh(softplus(x))
     elif KIND == 11:
         result = tl.sigmoid(x)
     elif KIND == 12:
         result = _tanh(x)
     elif KIND == 13:
-        result = _softplus(x)
+        result = softplus(x)
     elif KIND == 14:
-        result = tl.sqrt(_softplus(x))
+        result = tl.sqrt(softplus(x))
     elif KIND == 15:
         result = 0.5 * (1.0 + tl.erf((x - 0.707107) * 2.5066305664))  # 1 / (0.282095 * sqrt(2))
     else:
