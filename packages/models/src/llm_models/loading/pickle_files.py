@@ -63,7 +63,7 @@ def _load(file: Path) -> Mapping[str, Tensor]:
     except pickle.UnpicklingError as error:
         reason = "holds something else than tensors, which is not read: it could run code"
         raise PickleRefused(file, None, f"{reason} ({_line(error)})") from error
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
+    except (RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError, AttributeError) as error:
         raise CorruptFile(file, None, f"is truncated or no PyTorch checkpoint ({_line(error)})") from error
     if not isinstance(content, dict):
         raise CorruptFile(file, None, f"holds no dictionary of tensors, but {type(content).__name__}")
