@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from llm_kernels import ops
-from llm_kernels.errors import InvalidArgument
+from llm_kernels.errors import BackendUnavailable, InvalidArgument
 from llm_kernels.reference import varlen_attention as reference
 
 LENGTHS = [(5, 5), (1, 1), (40, 40), (0, 0), (17, 17)]
@@ -90,14 +90,22 @@ def _dense(query, key, value, options):
 )
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [LENGTHS, CROSS], ids=["self", "cross"])
-def test_each_option(relative_error, lengths, causal, options):
-    out, expected = _run(lengths, causal=causal, **options)
+@pytest.mark.parametrize("backend", ["torch", "sdpa"])
+def test_each_option(relative_error, backend, lengths, causal, options):
+    if backend == "sdpa" and "soft_cap" in options:
+        with ops.use_backend("varlen_attention", "sdpa"), pytest.raises(BackendUnavailable, match="soft_cap"):
+            _run(lengths, causal=causal, **options)
+        return
+    with ops.use_backend("varlen_attention", backend):
+        out, expected = _run(lengths, causal=causal, **options)
     assert relative_error(out, expected) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_types_and_values_of_another_size(relative_error, dtype):
-    out, expected = _run(LENGTHS, causal=False, dtype=dtype, value_size=48)
+@pytest.mark.parametrize("bias", [None, BIAS], ids=["plain", "bias"])
+def test_half_types_and_values_of_another_size(relative_error, dtype, bias):
+    assert ops.selected("varlen_attention", "cpu", dtype) == "sdpa"
+    out, expected = _run(LENGTHS, causal=False, dtype=dtype, value_size=48, bias=bias)
     assert out.dtype == dtype
     assert relative_error(out, expected) < 1e-2
 

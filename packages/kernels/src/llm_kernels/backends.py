@@ -1,4 +1,4 @@
-"""How the three kinds of back end are declared: torch, C++ on the CPU, Triton on the GPU."""
+"""How the kinds of back end are declared: torch, its fused attention, C++ on the CPU, Triton on the GPU."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ _CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
 def torch_backend(function: F) -> Backend[F]:
     """The reference: takes everything, priority 0."""
     return Backend(name="torch", load=lambda: function, features=None)
+
+
+def sdpa_backend(module: str, name: str, features: frozenset[str] = PLAIN) -> Backend[Callable[..., Any]]:
+    """A function in `llm_kernels.sdpa.<module>`: torch's fused attention, on any device."""
+    return Backend(
+        name="sdpa",
+        load=lambda: _load(f"llm_kernels.sdpa.{module}", name),
+        dtypes=FLOATS,
+        priority=5,
+        features=features,
+    )
 
 
 def cpp_backend(

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import torch_backend, triton_backends
+from llm_kernels.backends import sdpa_backend, torch_backend, triton_backends
 from llm_kernels.packed_rows import Bias
 from llm_kernels.reference import varlen_attention as reference_varlen_attention
 from llm_kernels.registry import PLAIN, Op
@@ -37,6 +37,7 @@ VARLEN_ATTENTION: Op[_VarlenAttention] = Op(
     "varlen_attention",
     [
         torch_backend(reference_varlen_attention.varlen_attention),
+        sdpa_backend("varlen_attention", "varlen_attention", frozenset({"alibi", "bias"})),
         *triton_backends(
             "attention",
             "varlen_attention",

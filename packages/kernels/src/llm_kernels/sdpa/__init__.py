@@ -1,0 +1,1 @@
+"""Back ends that rest on torch's fused attention, on any device."""
