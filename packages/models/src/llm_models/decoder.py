@@ -85,18 +85,21 @@ class Decoder(nn.Module):
         return self._run(input_ids, metadata[0].positions, metadata, caches, None)
 
     @torch.inference_mode()
-    def forward_packed(self, input_ids: Tensor, positions: Tensor, packed: Packed) -> Tensor:
+    def forward_packed(
+        self, input_ids: Tensor, positions: Tensor, packed: Packed, token_types: Tensor | None = None
+    ) -> Tensor:
         """Runs whole sequences without a cache, as pooling does.
 
         Args:
             input_ids: int64 [T], the sequences one after the other.
             positions: int64 [T], each token's place in its sequence.
             packed: Where the sequences end.
+            token_types: int64 [T], for models that have them; None: all 0.
 
         Returns:
             Hidden states after the final norm, [T, hidden_size].
         """
-        return self._run(input_ids, positions, (), (), packed)
+        return self._run(input_ids, positions, (), (), packed, token_types)
 
     @torch.inference_mode()
     def logits(self, hidden_RE: Tensor) -> Tensor:
@@ -141,8 +144,9 @@ class Decoder(nn.Module):
         metadata: Sequence[AttentionMetadata],
         caches: Caches,
         packed: Packed | None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
-        first_TE = self._embed.run(input_ids, positions)
+        first_TE = self._embed.run(input_ids, positions, token_types)
         step = Step(input_ids, positions, metadata, caches, packed, first_TE)
         stream = Stream(first_TE)
         for layer in self._layers:
@@ -172,6 +176,8 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
         positions = embedding.positions
         columns = width if positions.after_projection else size
         yield tensor("positions.weight", (positions.count, columns), kind="matrix")
+    if embedding.token_types:
+        yield tensor("token_types.weight", (embedding.token_types, size), kind="matrix")
     if embedding.norm is not None:
         yield from embedding.norm.parameters("embedding_norm", size)
     if size != width:
@@ -192,7 +198,7 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
 class _Embedding:
     """The runtime of `Embedding`."""
 
-    __slots__ = ("_late", "_norm", "_offset", "_positions", "_projection", "_scale", "_weight")
+    __slots__ = ("_late", "_norm", "_offset", "_positions", "_projection", "_scale", "_types", "_weight")
 
     def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
         embedding = spec.embedding
@@ -203,14 +209,17 @@ class _Embedding:
         self._late = embedding.positions is not None and embedding.positions.after_projection
         self._offset = 0 if embedding.positions is None else embedding.positions.offset
         self._norm = None if embedding.norm is None else embedding.norm.build(weights, "embedding_norm")
+        self._types = weights.get("token_types.weight")
         self._projection = weights.get("embedding_projection.weight")
 
-    def run(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+    def run(self, input_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> Tensor:
         x_TE = F.embedding(input_ids, self._weight)
         if self._scale != 1.0:
             x_TE *= self._scale
         if self._positions is not None and not self._late:
             x_TE += F.embedding(positions + self._offset, self._positions)
+        if self._types is not None:
+            x_TE += self._types[0] if token_types is None else F.embedding(token_types, self._types)
         if self._norm is not None:
             self._norm.apply(x_TE, x_TE)
         if self._projection is not None:
@@ -228,6 +237,8 @@ class _Head:
     def __init__(self, spec: DecoderSpec, weights: Weights) -> None:
         head = spec.head
         self._weight = weights["embedding.weight" if head.tied else "head.weight"]
+        if head.unit_rows and not head.tied:
+            self._weight.copy_(F.normalize(self._weight.float()))
         self._bias = weights.get("head.bias")
         self._projection = weights.get("head_projection.weight")
         self._scale, self._soft_cap = head.scale, head.soft_cap

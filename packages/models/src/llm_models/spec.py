@@ -36,6 +36,7 @@ class Embedding:
         scale: Factor of the embeddings, rounded to the model's number format.
         size: Columns of the table, where a projection leads to the hidden size; None: the hidden size.
         positions: Learned positions; None where positions enter elsewhere.
+        token_types: Rows of a table of the tokens' types, added too; 0 for none.
         norm: Applied to the sum; None for none.
     """
 
@@ -43,6 +44,7 @@ class Embedding:
     scale: float = 1.0
     size: int | None = None
     positions: LearnedPositions | None = None
+    token_types: int = 0
     norm: Norm | None = None
 
 
@@ -56,6 +58,7 @@ class Head:
         scale: Factor of the scores.
         soft_cap: Scores become `soft_cap * tanh(score / soft_cap)`.
         size: Input features, where a projection leads from the hidden size to them; None: the hidden size.
+        unit_rows: The matrix's rows are scaled to length 1.
     """
 
     tied: bool
@@ -63,6 +66,7 @@ class Head:
     scale: float = 1.0
     soft_cap: float | None = None
     size: int | None = None
+    unit_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
