@@ -1,13 +1,21 @@
 """The recurrent ops on the CPU: against transformers' own torch code, and how states travel over blocks.
 
-Caches are filled with NaN, so that a state that must not be read shows.
+Caches are filled with NaN, so that a state that must not be read shows. The Triton kernels take the same
+tests in a process that `test_in_the_interpreter` starts: the interpreter must be chosen before triton is
+imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +23,10 @@ from llm_kernels import ops
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.reference import state_rows
 
-BOUND = 1e-5
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+OPS = ("causal_conv1d", "selective_scan", "ssd_scan", "gated_delta_rule", "linear_attention", "rg_lru")
+# Sums of strong decays are rounded at other places by other chunks.
+BOUND = 5e-5 if INTERPRETED else 1e-5
 Inputs = dict[str, torch.Tensor]
 
 
@@ -311,17 +322,50 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _interpreter():
+    with contextlib.ExitStack() as stack:
+        for op in OPS if INTERPRETED else ():
+            stack.enter_context(ops.use_backend(op, "triton_interpreter"))
+        yield
+
+
+torch_only = pytest.mark.skipif(INTERPRETED, reason="of the reference, or too long for the interpreter")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the inner process")
+def test_in_the_interpreter():
+    pytest.importorskip("triton")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 30
+
+
 def _state_after(case: Case, length: int) -> torch.Tensor:
-    """By one pass in one block."""
+    """By one pass of the reference in one block."""
     pool = Pool(case, 4096, num_blocks=1)
-    pool.step([(0, length)])
+    with contextlib.ExitStack() as stack:
+        for op in OPS:
+            stack.enter_context(ops.use_backend(op, "torch"))
+        pool.step([(0, length)])
     return pool.state(0, length)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(
-    ("num_tokens", "block_size"), [(1, 16), (5, 16), (64, 512), (65, 512), (200, 16), (200, 100), (700, 256)]
-)
+# The interpreter takes a millisecond for a line of a kernel.
+SIZES = [(1, 16), (5, 16), (64, 512), (65, 512), (200, 16), (200, 100), (700, 256)]
+
+
+@pytest.mark.parametrize("name", ONE_EACH if INTERPRETED else CASES)
+@pytest.mark.parametrize(("num_tokens", "block_size"), [(45, 40)] if INTERPRETED else SIZES)
 def test_one_pass_is_the_models(relative_error, name, num_tokens, block_size):
     case = CASES[name](num_tokens)
     (out,) = Pool(case, block_size).step([(0, num_tokens)])
@@ -329,7 +373,7 @@ def test_one_pass_is_the_models(relative_error, name, num_tokens, block_size):
 
 
 @each
-@pytest.mark.parametrize("block_size", [1, 16, 24, 64])
+@pytest.mark.parametrize("block_size", [8] if INTERPRETED else [1, 16, 24, 64])
 def test_rows_chunks_and_decode_steps_are_one_pass(relative_error, name, block_size):
     case = CASES[name](39)
     expected = case.model(case.tokens(slice(None)))
@@ -360,6 +404,7 @@ def test_rows_chunks_and_decode_steps_are_one_pass(relative_error, name, block_s
     assert pool.cache[others].isnan().all()
 
 
+@torch_only
 @each
 def test_a_checkpoint_is_shared(relative_error, name):
     case = CASES[name](70)
@@ -388,6 +433,7 @@ def test_padding_rows_write_nothing(name, count):
     assert pool.cache.isnan().all()
 
 
+@torch_only
 @each
 def test_bad_blocks_are_refused_before_anything_is_written(name):
     case = CASES[name](40)
@@ -401,6 +447,7 @@ def test_bad_blocks_are_refused_before_anything_is_written(name):
             assert pool.cache.isnan().all()
 
 
+@torch_only
 @each
 def test_bad_arguments_name_the_field(name):
     case = CASES[name](4)
@@ -423,6 +470,7 @@ def test_bad_arguments_name_the_field(name):
         pool.call(torch.arange(4), metadata)
 
 
+@torch_only
 @each
 def test_half_inputs_and_states(relative_error, name):
     case = CASES[name](40)
@@ -437,6 +485,7 @@ def test_half_inputs_and_states(relative_error, name):
         assert relative_error(out, expected[begin : begin + count]) < 2e-2
 
 
+@torch_only
 @each
 @pytest.mark.parametrize("large", [1, 2**30])
 def test_decode_of_large_and_of_small_states_is_one(monkeypatch, relative_error, name, large):
@@ -445,6 +494,19 @@ def test_decode_of_large_and_of_small_states_is_one(monkeypatch, relative_error,
     test_rows_chunks_and_decode_steps_are_one_pass(relative_error, name, 16)
 
 
+@torch_only
+@each
+def test_decode_as_on_a_device_is_one(monkeypatch, relative_error, name):
+    monkeypatch.setattr(state_rows, "_decode_on_host", state_rows._decode_on_device)
+    test_rows_chunks_and_decode_steps_are_one_pass(relative_error, name, 16)
+    pool = Pool(CASES[name](5), 16)
+    metadata = pool.metadata([(None, 1)] * 2)
+    metadata.block_tables.zero_()
+    assert not pool.call(torch.arange(2), metadata).any()
+    assert pool.cache.isnan().all()
+
+
+@torch_only
 def test_same_keys_do_not_break_the_chunked_delta_rule(relative_error):
     case = _delta(256)
     case.packed["k"][:] = case.packed["k"][:1]

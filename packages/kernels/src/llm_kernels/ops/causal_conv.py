@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import causal_conv as reference_causal_conv
 from llm_kernels.registry import Op
@@ -27,7 +27,9 @@ _CausalConv: TypeAlias = Callable[
 ]
 
 CAUSAL_CONV1D: Op[_CausalConv] = Op(
-    "causal_conv1d", [torch_backend(reference_causal_conv.causal_conv1d)], default_size=4
+    "causal_conv1d",
+    [torch_backend(reference_causal_conv.causal_conv1d), *triton_backends("causal_conv", "causal_conv1d")],
+    default_size=4,
 )
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import delta_rule as reference_delta_rule
 from llm_kernels.registry import Op
@@ -30,7 +30,11 @@ _DeltaRule: TypeAlias = Callable[
 ]
 
 GATED_DELTA_RULE: Op[_DeltaRule] = Op(
-    "gated_delta_rule", [torch_backend(reference_delta_rule.gated_delta_rule)]
+    "gated_delta_rule",
+    [
+        torch_backend(reference_delta_rule.gated_delta_rule),
+        *triton_backends("delta_rule", "gated_delta_rule", lambda _dtype, size: size <= 256),
+    ],
 )
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import linear_attention as reference_linear_attention
 from llm_kernels.registry import Op
@@ -28,7 +28,11 @@ _LinearAttention: TypeAlias = Callable[
 ]
 
 LINEAR_ATTENTION: Op[_LinearAttention] = Op(
-    "linear_attention", [torch_backend(reference_linear_attention.linear_attention)]
+    "linear_attention",
+    [
+        torch_backend(reference_linear_attention.linear_attention),
+        *triton_backends("linear_attention", "linear_attention", lambda _dtype, size: size <= 256),
+    ],
 )
 
 

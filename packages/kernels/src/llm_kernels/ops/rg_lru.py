@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import rg_lru as reference_rg_lru
 from llm_kernels.registry import Op
@@ -26,7 +26,11 @@ _RgLru: TypeAlias = Callable[
     None,
 ]
 
-RG_LRU: Op[_RgLru] = Op("rg_lru", [torch_backend(reference_rg_lru.rg_lru)], default_size=2560)
+RG_LRU: Op[_RgLru] = Op(
+    "rg_lru",
+    [torch_backend(reference_rg_lru.rg_lru), *triton_backends("rg_lru", "rg_lru")],
+    default_size=2560,
+)
 
 
 def rg_lru(

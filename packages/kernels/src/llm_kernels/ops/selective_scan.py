@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import selective_scan as reference_selective_scan
 from llm_kernels.registry import Op
@@ -30,7 +30,12 @@ _SelectiveScan: TypeAlias = Callable[
 ]
 
 SELECTIVE_SCAN: Op[_SelectiveScan] = Op(
-    "selective_scan", [torch_backend(reference_selective_scan.selective_scan)], default_size=16
+    "selective_scan",
+    [
+        torch_backend(reference_selective_scan.selective_scan),
+        *triton_backends("selective_scan", "selective_scan", lambda _dtype, size: size <= 256),
+    ],
+    default_size=16,
 )
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import ssd_scan as reference_ssd_scan
 from llm_kernels.registry import Op
@@ -31,7 +31,13 @@ _SsdScan: TypeAlias = Callable[
     None,
 ]
 
-SSD_SCAN: Op[_SsdScan] = Op("ssd_scan", [torch_backend(reference_ssd_scan.ssd_scan)])
+SSD_SCAN: Op[_SsdScan] = Op(
+    "ssd_scan",
+    [
+        torch_backend(reference_ssd_scan.ssd_scan),
+        *triton_backends("ssd_scan", "ssd_scan", lambda _dtype, size: size <= 256),
+    ],
+)
 
 
 def ssd_scan(
