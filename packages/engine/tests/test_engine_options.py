@@ -15,7 +15,7 @@ from llm_engine import EngineOptions, InvalidOption
         ("device", "tpu"),
         ("device", "cpu:0"), ("device", "cuda:"), ("device", "cuda:x"), ("load_format", "pickle"),
         ("max_model_len", 0), ("max_model_len", True), ("block_size", 24), ("block_size", 0),
-        ("block_size", 512),
+        ("block_size", 512), ("state_interval", 0), ("state_interval", 24),
         ("gpu_memory_fraction", 0), ("gpu_memory_fraction", 1.1), ("gpu_memory_fraction", math.nan),
         ("kv_cache_bytes", -1), ("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("scheduler", ""),
         ("policy", "lifo"), ("eviction_policy", "mru"), ("host_cache_gib", -1),

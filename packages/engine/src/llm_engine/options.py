@@ -52,6 +52,11 @@ class EngineOptions:
         "Longest context (prompt and output) in tokens; by default the model's own.",
     )
     block_size: int = _option(16, "Tokens in one KV-cache block, a power of two from 1 to 256.")
+    state_interval: int | None = _option(
+        None,
+        "Tokens between kept copies of recurrent states, from which prefix hits go on: a multiple of "
+        "block_size. By default what the size of the states makes worth it.",
+    )
     gpu_memory_fraction: float = _option(
         0.9, "Share of the device's memory for weights, activations and cache; above 0, up to 1."
     )
@@ -151,6 +156,7 @@ class EngineOptions:
     def _check_counts(self) -> None:
         ranges = {
             "max_model_len": (1, 2**31 - 1),
+            "state_interval": (1, 2**30),
             "kv_cache_bytes": (1, 2**63 - 1),
             "max_num_seqs": (1, 65_536),
             "max_num_batched_tokens": (1, 1_048_576),
@@ -159,7 +165,7 @@ class EngineOptions:
             "max_waiting_tokens": (1, 2**63 - 1),
             "threads": (1, 4096),
         }
-        optional = {"max_model_len", "kv_cache_bytes", "max_num_batched_tokens", "threads"}
+        optional = {"max_model_len", "state_interval", "kv_cache_bytes", "max_num_batched_tokens", "threads"}
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if value is None and name in optional:
@@ -171,6 +177,8 @@ class EngineOptions:
         size = self.block_size
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 256 or size & (size - 1):
             raise InvalidOption("block_size", f"must be a power of two from 1 to 256, got {size!r}")
+        if self.state_interval is not None and self.state_interval % size:
+            raise InvalidOption("state_interval", f"must be a multiple of {size}, got {self.state_interval}")
 
     def _check_policies(self) -> None:
         """Whether the names lead to something; what `module:Class` leads to is seen at the start."""

@@ -121,6 +121,7 @@ def _start_worker(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
         prefix_caching=options.enable_prefix_caching,
+        state_interval=options.state_interval,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         graphs=options.graphs,
         threads=options.threads,
