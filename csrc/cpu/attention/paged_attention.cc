@@ -185,7 +185,7 @@ void paged_attention(const PagedAttentionArgs& args) {
   }
   Plan plan = make_plan(args);
   const AttentionKernel kernel = kernel_for(current_isa());
-  const std::size_t scratch_floats = static_cast<std::size_t>(attention_scratch_floats(args.head_size, args.value_size));
+  const auto scratch_floats = static_cast<std::size_t>(attention_scratch_floats(args.head_size, args.value_size));
   parallel_items(static_cast<std::int64_t>(plan.items.size()), args.num_threads, [&](std::int64_t i) {
     // Kept by the thread: a fresh buffer of this size would cost page faults at every call.
     thread_local std::vector<float> scratch;

@@ -85,6 +85,34 @@ def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flags", ["plain", "all"])
+def test_packed_attention_compiles_for_sm_90(flags):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import attention, attention_kernels
+
+    tile = attention.prefill_tile(torch.bfloat16, 64, 1)
+    constants = {
+        "GROUP": 1,
+        "D": 64,
+        "D_PAD": 64,
+        "V": 64,
+        "V_PAD": 64,
+        "BLOCK_Q": tile.block_m,
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_SIZE": 1,
+        **FLAGS[flags],
+        "HAS_CHUNK": False,
+        "HAS_SINKS": False,
+        "PRECISION": "tf32",
+        "IS_PAGED": False,
+        "IS_CAUSAL": False,
+    }
+    compiled = _compile(attention_kernels.prefill_kernel, torch.bfloat16, constants, tile)
+    assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "num_heads"), [(torch.bfloat16, 16), (torch.bfloat16, 128), (torch.float32, 16)]
 )

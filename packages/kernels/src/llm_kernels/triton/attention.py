@@ -321,6 +321,9 @@ def _prefill(
     tile = prefill_tile(a.query.dtype, a.widest, a.group)
     block_q = tile.block_m // a.group
     num_tokens = a.query.shape[0] - first_row
+    constants = a.constants(tile)
+    if block_tables is None:
+        constants["BLOCK_SIZE"] = 1  # not the number of keys, for each of which there would be a kernel
     prefill_kernel[(num_tokens // block_q + num_rows, a.keys.shape[2])](
         a.out,
         a.query,
@@ -338,5 +341,5 @@ def _prefill(
         BLOCK_Q=block_q,
         IS_PAGED=block_tables is not None,
         IS_CAUSAL=a.causal,
-        **a.constants(tile),
+        **constants,
     )
