@@ -156,7 +156,7 @@ def test_biases_by_family():
         ({"architectures": ...}, "architectures", ConfigError),
         ({"architectures": []}, "architectures", ConfigError),
         ({"architectures": "LlamaForCausalLM"}, "architectures", ConfigError),
-        ({"architectures": ["MambaForCausalLM"]}, "architectures", UnknownArchitecture),
+        ({"architectures": ["LlamoForCausalLM"]}, "architectures", UnknownArchitecture),
         (
             {
                 "architectures": ["Qwen2ForCausalLM"],

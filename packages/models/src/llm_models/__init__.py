@@ -27,8 +27,9 @@ from llm_models.errors import (
     WrongShape,
 )
 from llm_models.files import ModelFiles, resolve
-from llm_models.load import load_model
-from llm_models.registry import known_architectures, spec_for
+from llm_models.load import load_model, load_pooling_model
+from llm_models.pooling import PooledSpec, PoolingModel
+from llm_models.registry import is_native, known_architectures, pooled_spec_for, spec_for
 from llm_models.spec import DecoderSpec
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "ModelNotFound",
     "Packed",
     "PickleRefused",
+    "PooledSpec",
+    "PoolingModel",
     "ShardingError",
     "StateCacheSpec",
     "UnexpectedTensor",
@@ -63,8 +66,11 @@ __all__ = [
     "WrongShape",
     "architecture",
     "checkpoint_dtype",
+    "is_native",
     "known_architectures",
     "load_model",
+    "load_pooling_model",
+    "pooled_spec_for",
     "resolve",
     "spec_for",
 ]

@@ -99,7 +99,7 @@ class ConfigReader:
             return default
         values = []
         for item in self.sequence(field):
-            value = item.get("__float__") if isinstance(item, Mapping) else item
+            value: Any = item.get("__float__") if isinstance(item, Mapping) else item
             try:
                 values.append(float(value))
             except (TypeError, ValueError):

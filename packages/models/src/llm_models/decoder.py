@@ -61,6 +61,11 @@ class Decoder(nn.Module):
         """Number format of the weights, the hidden states and the KV cache."""
         return self._embedding.dtype
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can replay a step: the work depends on shapes alone."""
+        return True
+
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, metadata: Sequence[AttentionMetadata], caches: Caches) -> Tensor:
         """Runs the tokens of one step and writes what they leave behind into the caches.

@@ -1,5 +1,7 @@
 """Owns every exception that this package raises; knows nothing about models, files or devices."""
 
+from difflib import get_close_matches
+
 
 class ModelError(Exception):
     """Base of all errors of `llm_models`. The message is one line, fit to be shown to a user."""
@@ -38,11 +40,15 @@ class UnknownArchitecture(ConfigError):
 
     Attributes:
         architecture: The name in the configuration.
+        nearest: Known names like it, the nearest first.
     """
 
-    def __init__(self, architecture: str, known: tuple[str, ...]) -> None:
-        super().__init__("architectures", f"{architecture!r} is unknown; known are {', '.join(known)}")
+    def __init__(self, architecture: str, known: tuple[str, ...], *, fallback: str | None = None) -> None:
         self.architecture = architecture
+        self.nearest = tuple(get_close_matches(architecture, known, n=3))
+        hint = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        verdict = f"; the transformers fallback does not serve it: {fallback}" if fallback else ""
+        super().__init__("architectures", f"{architecture!r} has no native spec{hint}{verdict}")
 
 
 class ShardingError(ConfigError):

@@ -1,4 +1,4 @@
-"""Owns building a decoder from a model's files; knows nothing about serving it."""
+"""Owns building a model from its files; knows nothing about serving it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,14 +7,19 @@ import torch
 from llm_distributed import DeviceMesh
 from torch import Tensor
 
+from llm_models.config import architecture_name
 from llm_models.decoder import Decoder, decoder_parameters
-from llm_models.errors import ConfigError
+from llm_models.errors import ConfigError, ShardingError, UnknownArchitecture
+from llm_models.fallback import fallback_verdict, load_fallback
 from llm_models.files import ModelFiles
 from llm_models.loading.assign import copy_tensors, place_tensors
 from llm_models.loading.dummy import fill_random
 from llm_models.loading.open_source import open_source
+from llm_models.model import Model
 from llm_models.parameters import Parameter, Shard
-from llm_models.registry import spec_for
+from llm_models.pooling import PoolingModel, pooled_parameters
+from llm_models.registry import is_native, known_architectures, pooled_spec_for, spec_for
+from llm_models.spec import DecoderSpec
 
 LoadFormat = Literal["auto", "dummy"]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -28,11 +33,13 @@ def load_model(
     load_format: LoadFormat = "auto",
     progress: bool = False,
     mesh: DeviceMesh | None = None,
-) -> Decoder:
-    """Builds the decoder that `files` describe, with its weights on `device`.
+    trust_remote_code: bool = False,
+) -> Model:
+    """Builds the language model that `files` describe, with its weights on `device`.
 
-    Names and shapes of all tensors are checked before memory for the model is taken. Each tensor is then cast
-    and copied into its place on its own, so the model is never in memory twice.
+    An architecture with a spec becomes a `Decoder`: names and shapes of all tensors are checked before memory
+    for the model is taken; each tensor is then cast and copied into its place on its own, so the model is
+    never in memory twice. Others go through the transformers fallback, where that serves them.
 
     Args:
         files: From `resolve`.
@@ -41,30 +48,92 @@ def load_model(
         load_format: `auto` reads the files' weights; `dummy` fills in seeded random numbers instead.
         progress: Show a bar on standard error.
         mesh: The ranks that share the layers (axis `tp`); each reads only its own slices.
+        trust_remote_code: Run model code that the checkpoint holds, in the fallback.
 
     Raises:
-        UnknownArchitecture: No spec for this architecture.
+        UnknownArchitecture: No spec for this architecture, and the fallback does not serve it.
         ConfigError: The config, `dtype` or `load_format` is at fault.
         ShardingError: The model cannot be shared out among the ranks.
         WeightError: The weight files are at fault.
     """
+    _check_arguments(dtype, load_format)
+    if not is_native(architecture_name(files.config)):
+        return _load_fallback(files, dtype, device, load_format, mesh, trust_remote_code)
+    spec = spec_for(files.config)
+    parameters = _load(
+        files, spec, decoder_parameters(spec, _shard(mesh)), dtype, device, load_format, progress=progress
+    )
+    return Decoder(spec, parameters, mesh)
+
+
+def load_pooling_model(
+    files: ModelFiles,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: LoadFormat = "auto",
+    progress: bool = False,
+    mesh: DeviceMesh | None = None,
+) -> PoolingModel:
+    """Builds the embedder or classifier that `files` describe; arguments and errors are `load_model`'s."""
+    _check_arguments(dtype, load_format)
+    spec = pooled_spec_for(files.config)
+    wanted = pooled_parameters(spec, _shard(mesh))
+    parameters = _load(files, spec.body, wanted, dtype, device, load_format, progress=progress)
+    return PoolingModel(spec, parameters, mesh)
+
+
+def _check_arguments(dtype: torch.dtype, load_format: str) -> None:
     if dtype not in _DTYPES:
         raise ConfigError("dtype", f"{dtype} is none of {', '.join(map(str, _DTYPES))}")
     if load_format not in ("auto", "dummy"):
         raise ConfigError("load_format", f"{load_format!r} is neither 'auto' nor 'dummy'")
-    spec = spec_for(files.config)
-    shard = Shard() if mesh is None else Shard(mesh.rank("tp"), mesh.size("tp"))
-    wanted = decoder_parameters(spec, shard)
+
+
+def _shard(mesh: DeviceMesh | None) -> Shard:
+    return Shard() if mesh is None else Shard(mesh.rank("tp"), mesh.size("tp"))
+
+
+def _load_fallback(
+    files: ModelFiles,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: LoadFormat,
+    mesh: DeviceMesh | None,
+    trust_remote_code: bool,
+) -> Model:
+    name = architecture_name(files.config)
+    verdict = fallback_verdict(files.config, trust_remote_code=trust_remote_code)
+    if verdict.kind == "unsupported":
+        raise UnknownArchitecture(name, known_architectures(), fallback=verdict.reason)
+    if _shard(mesh).size > 1:
+        raise ShardingError("architectures", f"{name!r} goes through the fallback, which is not sharded")
+    return load_fallback(
+        files, dtype=dtype, device=device, load_format=load_format, trust_remote_code=trust_remote_code
+    )
+
+
+def _load(
+    files: ModelFiles,
+    spec: DecoderSpec,
+    wanted: Sequence[Parameter],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: LoadFormat,
+    *,
+    progress: bool,
+) -> dict[str, Tensor]:
     if load_format == "dummy":
         parameters = _allocate(wanted, dtype, device)
         fill_random(parameters, wanted)
-        return Decoder(spec, parameters, mesh)
+        return parameters
     source = open_source(files.path, files.kind)
     # A tied head is often saved a second time.
-    placed = place_tensors(wanted, spec.names, source, harmless=("head.weight",) if spec.head.tied else ())
+    harmless = ("head.weight",) if spec.head.tied else ()
+    placed = place_tensors(wanted, spec.names, source, harmless=harmless)
     parameters = _allocate(wanted, dtype, device)
     copy_tensors(placed, source, parameters, progress=progress)
-    return Decoder(spec, parameters, mesh)
+    return parameters
 
 
 def _allocate(

@@ -13,8 +13,10 @@ from typing import Any
 
 from llm_models import architectures
 from llm_models.architectures import Architecture
+from llm_models.architectures.pooled_decoders import CLASSIFIER_SUFFIXES, classifier, embedder
 from llm_models.config import architecture_name
-from llm_models.errors import UnknownArchitecture
+from llm_models.errors import UnknownArchitecture, UnsupportedConfig
+from llm_models.pooling import PooledSpec
 from llm_models.spec import DecoderSpec
 
 API_VERSION = 1
@@ -22,32 +24,81 @@ GROUP = "llm_stack.architectures"
 
 
 def known_architectures() -> tuple[str, ...]:
-    """All names that `spec_for` knows, those of installed packages included, sorted."""
+    """All names that are served natively, those of installed packages included, sorted."""
     return tuple(sorted({*_builtin(), *_plugins()}))
 
 
+def is_native(name: str) -> bool:
+    """Whether `spec_for` or `pooled_spec_for` knows the architecture."""
+    return _find(name) is not None or _decoder_behind(name) is not None
+
+
 def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
-    """Builds the spec of a model config.
+    """Builds the spec of a decoder's config.
+
+    Raises:
+        UnknownArchitecture: Nothing is registered for the first of `architectures`.
+        UnsupportedConfig: What is registered gives vectors or scores, not text.
+        ConfigError: A field is missing or out of range, or asks for something unsupported.
+    """
+    name = architecture_name(config)
+    found = _find(name)
+    if found is None and _decoder_behind(name) is None:
+        raise UnknownArchitecture(name, known_architectures())
+    spec = None if found is None else found(config)
+    if not isinstance(spec, DecoderSpec):
+        raise UnsupportedConfig("architectures", f"{name!r} gives vectors or scores of texts, not text")
+    return spec
+
+
+def pooled_spec_for(config: Mapping[str, Any]) -> PooledSpec:
+    """Builds the spec of a model that gives vectors or scores.
+
+    Every decoder can be had as an embedder (its own class, or the bare model's), and as a classifier over
+    texts or tokens.
 
     Raises:
         UnknownArchitecture: Nothing is registered for the first of `architectures`.
         ConfigError: A field is missing or out of range, or asks for something unsupported.
     """
     name = architecture_name(config)
-    found = _builtin().get(name)
-    if found is None:
-        plugin = _plugins().get(name)
-        if plugin is None:
-            raise UnknownArchitecture(name, known_architectures())
-        found = plugin.load()
-    spec: DecoderSpec = found(config)
-    return spec
+    found = _find(name)
+    if found is not None:
+        spec = found(config)
+        return spec if isinstance(spec, PooledSpec) else embedder(spec)
+    decoder = _decoder_behind(name)
+    if decoder is None:
+        raise UnknownArchitecture(name, known_architectures())
+    spec = spec_for({**config, "architectures": [decoder]})
+    if name.endswith(CLASSIFIER_SUFFIXES):
+        return classifier(spec, config, over_tokens=name.endswith("ForTokenClassification"))
+    return embedder(spec)
+
+
+def _find(name: str) -> Architecture[DecoderSpec | PooledSpec] | None:
+    if name in _builtin():
+        return _builtin()[name]
+    plugin = _plugins().get(name)
+    if plugin is None:
+        return None
+    loaded: Architecture[DecoderSpec | PooledSpec] = plugin.load()
+    return loaded
+
+
+def _decoder_behind(name: str) -> str | None:
+    """The decoder's name where `name` is a classifier or the bare model over it."""
+    for suffix in (*CLASSIFIER_SUFFIXES, "Model"):
+        if name.endswith(suffix):
+            family = name.removesuffix(suffix)
+            candidates = (f"{family}ForCausalLM", f"{family}LMHeadModel")
+            return next((candidate for candidate in candidates if _find(candidate) is not None), None)
+    return None
 
 
 @functools.cache
-def _builtin() -> Mapping[str, Architecture]:
+def _builtin() -> Mapping[str, Architecture[DecoderSpec | PooledSpec]]:
     """Every `Architecture` in the modules of `llm_models.architectures`."""
-    found: dict[str, Architecture] = {}
+    found: dict[str, Architecture[DecoderSpec | PooledSpec]] = {}
     for module in pkgutil.iter_modules(architectures.__path__):
         members = vars(import_module(f"{architectures.__name__}.{module.name}")).values()
         shipped = {id(item): item for item in members if isinstance(item, Architecture)}

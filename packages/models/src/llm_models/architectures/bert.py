@@ -1,0 +1,165 @@
+"""Owns the specs of BERT and RoBERTa: encoders with learned positions and norms after the sums."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llm_models.architectures import architecture
+from llm_models.architectures.common import decoder, head_size_of, layer_norm
+from llm_models.architectures.pooled_decoders import labels_of
+from llm_models.blocks.attention import Attention
+from llm_models.blocks.layer import Branch, Layer
+from llm_models.blocks.mlp import MLP
+from llm_models.config import ConfigReader
+from llm_models.names import Names
+from llm_models.pooling import Dense, PooledSpec, PoolingKind
+from llm_models.spec import DecoderSpec, Embedding, LearnedPositions
+
+BERT_NAMES = Names(
+    top={
+        "bert.embeddings.word_embeddings": "embedding",
+        "bert.embeddings.position_embeddings": "positions",
+        "bert.embeddings.token_type_embeddings": "token_types",
+        "bert.embeddings.LayerNorm": "embedding_norm",
+        "bert.pooler.dense": "pooler",
+        "classifier": "classifier",
+    },
+    layer="bert.encoder.layer.{i}",
+    inside={
+        "attention.self.query": "attention.query",
+        "attention.self.key": "attention.key",
+        "attention.self.value": "attention.value",
+        "attention.output.dense": "attention.output",
+        "attention.output.LayerNorm": "attention.after_norm",
+        "intermediate.dense": "mlp.up",
+        "output.dense": "mlp.down",
+        "output.LayerNorm": "mlp.after_norm",
+    },
+    optional_prefix="bert.",
+    harmless=(r"(.*\.)?embeddings\.position_ids", r"cls\..*", r"(bert\.)?pooler\..*"),
+)
+"""The names of BERT, which its relatives share below another prefix."""
+
+
+def encoder(config: Mapping[str, Any], names: Names, *, first_position: int = 0) -> DecoderSpec:
+    """Reads a BERT-like body; `first_position` is the row of position 0 in the table of positions."""
+    reader, norm, size = ConfigReader(config), layer_norm(config), head_size_of(config)
+    kind = reader.string("position_embedding_type", "absolute")
+    if kind != "absolute":
+        reader.refuse("position_embedding_type", f"{kind!r} is not supported")
+    reader.refuse("is_decoder", "as a decoder this class goes through the fallback")
+    heads, count = reader.positive_int("num_attention_heads"), reader.positive_int("max_position_embeddings")
+    mixer = Attention(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_size=size,
+        scale=size**-0.5,
+        qkv_bias=True,
+        output_bias=True,
+        causal=False,
+    )
+    mlp = MLP(
+        intermediate_size=reader.positive_int("intermediate_size"),
+        activation=reader.activation("hidden_act", "gelu"),
+        gated=False,
+        bias=True,
+    )
+    layer = Layer((Branch(blocks=(mixer,), after=norm), Branch(blocks=(mlp,), after=norm)))
+    return decoder(
+        {**config, "tie_word_embeddings": True},
+        [layer] * reader.positive_int("num_hidden_layers"),
+        final_norm=None,
+        names=names,
+        embedding=Embedding(
+            vocab_size=reader.positive_int("vocab_size"),
+            positions=LearnedPositions(count=count, offset=first_position),
+            token_types=reader.positive_int("type_vocab_size", 2),
+            norm=norm,
+        ),
+        max_positions=count - first_position,
+    )
+
+
+@architecture("BertModel", "BertForMaskedLM")
+def bert(config: Mapping[str, Any]) -> PooledSpec:
+    """BERT as an embedder: the first token's state, unless the folder says otherwise."""
+    return PooledSpec(body=encoder(config, BERT_NAMES), pooling="cls")
+
+
+@architecture("BertForSequenceClassification")
+def bert_classifier(config: Mapping[str, Any]) -> PooledSpec:
+    """BERT with a classifier over the first token (cross-encoders too)."""
+    labels = labels_of(config)
+    width = ConfigReader(config).positive_int("hidden_size")
+    head = (
+        Dense(name="pooler", size=width, activation="tanh"),
+        Dense(name="classifier", size=len(labels)),
+    )
+    return PooledSpec(body=encoder(config, BERT_NAMES), pooling="cls", head=head, labels=labels)
+
+
+@architecture("BertForTokenClassification")
+def bert_tokens(config: Mapping[str, Any]) -> PooledSpec:
+    """BERT with a classifier over each token."""
+    return _over_tokens(encoder(config, BERT_NAMES), config)
+
+
+def _over_tokens(body: DecoderSpec, config: Mapping[str, Any], pooling: PoolingKind = "token") -> PooledSpec:
+    labels = labels_of(config)
+    head = (Dense(name="classifier", size=len(labels)),)
+    return PooledSpec(body=body, pooling=pooling, head=head, labels=labels)
+
+
+def _roberta_body(config: Mapping[str, Any]) -> DecoderSpec:
+    names = replace(
+        BERT_NAMES,
+        top={
+            name.replace("bert.", "roberta.", 1): target
+            for name, target in BERT_NAMES.top.items()
+            if name not in ("classifier", "bert.pooler.dense")
+        }
+        | {
+            "classifier.dense": "dense",
+            "classifier.out_proj": "classifier",
+            "classifier": "classifier",
+        },
+        layer="roberta.encoder.layer.{i}",
+        optional_prefix="roberta.",
+        harmless=(r"(.*\.)?embeddings\.position_ids", r"lm_head\..*", r"(roberta\.)?pooler\..*"),
+    )
+    # Positions start after the padding's row.
+    return encoder(config, names, first_position=ConfigReader(config).whole_number("pad_token_id", 1) + 1)
+
+
+@architecture(
+    "RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM", "CamembertModel"
+)
+def roberta(config: Mapping[str, Any]) -> PooledSpec:
+    """RoBERTa, XLM-RoBERTa and CamemBERT as embedders."""
+    return PooledSpec(body=_roberta_body(config), pooling="cls")
+
+
+@architecture(
+    "RobertaForSequenceClassification",
+    "XLMRobertaForSequenceClassification",
+    "CamembertForSequenceClassification",
+)
+def roberta_classifier(config: Mapping[str, Any]) -> PooledSpec:
+    """RoBERTa with a classifier over the first token."""
+    labels = labels_of(config)
+    width = ConfigReader(config).positive_int("hidden_size")
+    head = (
+        Dense(name="dense", size=width, activation="tanh"),
+        Dense(name="classifier", size=len(labels)),
+    )
+    return PooledSpec(body=_roberta_body(config), pooling="cls", head=head, labels=labels)
+
+
+@architecture(
+    "RobertaForTokenClassification",
+    "XLMRobertaForTokenClassification",
+    "CamembertForTokenClassification",
+)
+def roberta_tokens(config: Mapping[str, Any]) -> PooledSpec:
+    """RoBERTa with a classifier over each token."""
+    return _over_tokens(_roberta_body(config), config)
