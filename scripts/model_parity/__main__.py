@@ -1,4 +1,4 @@
-"""Owns the command line: build, list and check tiny models (`python -m scripts.model_parity --help`)."""
+"""Owns the command line: `python -m scripts.model_parity --help`."""
 
 import argparse
 import json
@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+from llm_models.errors import ModelError
 
-from . import checks, tiny_models
+from . import checks, sweep, table, tiny_models
+from .layers import layer_differences
 
 
 def main() -> int:
@@ -32,6 +34,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--fallback", action="store_true", help="even if there is a native spec")
     command.add_argument("--json", action="store_true", help="one JSON line a case")
     command.set_defaults(run=_check)
+    command = commands.add_parser("layers", help="find the layer where a native model leaves the reference")
+    command.add_argument("case", metavar="CLASS[:variant]")
+    command.set_defaults(run=_layers)
+    command = commands.add_parser("sweep", help="check classes in a worker process and keep the results")
+    command.add_argument("names", nargs="*", metavar="CLASS[:variant]", help="all causal classes by default")
+    command.add_argument("--again", choices=("none", "failed", "fallback", "all"), default="none",
+                         help="which cases with a result are run again; named ones are")  # fmt: skip
+    command.add_argument("--limit", type=float, default=300.0, help="seconds a case")
+    command.set_defaults(run=_sweep)
+    command = commands.add_parser("table", help="write docs/models.md from the results")
+    command.set_defaults(run=_table)
+    command = commands.add_parser("worker", help="check the cases that come on standard input (for sweep)")
+    command.set_defaults(run=_worker)
     return parser
 
 
@@ -53,6 +68,46 @@ def _check(arguments: argparse.Namespace) -> int:
         passed &= result.passed
         print(json.dumps(result.as_dict()) if arguments.json else _shown(result), flush=True)
     return 0 if passed else 1
+
+
+def _layers(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = layer_differences(arguments.case, Path(folder))
+        except (ModelError, tiny_models.CannotBuild) as error:
+            print(error)
+            return 1
+    for difference in found:
+        mark = "ok  " if checks.within(difference.error) else "FAIL"
+        print(f"{mark} {difference.place:<16} {difference.error:.1e}")
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    done = sweep.read_results()
+    again = {
+        "none": lambda _: False,
+        "failed": lambda result: not result["passed"],
+        "fallback": lambda result: not result["passed"] or result["standing"] != "native",
+        "all": lambda _: True,
+    }[arguments.again]
+    cases = tiny_models.cases(arguments.names or None)
+    if not arguments.names:
+        cases = [case for case in cases if case not in done or again(done[case])]
+    return 0 if sweep.sweep(cases, limit_s=arguments.limit) else 1
+
+
+def _table(_: argparse.Namespace) -> int:
+    table.PAGE.write_text(table.page(sweep.read_results()))
+    return 0
+
+
+def _worker(_: argparse.Namespace) -> int:
+    for line in sys.stdin:
+        with tempfile.TemporaryDirectory() as folder:
+            result = checks.check_case(line.strip(), Path(folder))
+        print(json.dumps(result.as_dict()), flush=True)
+    return 0
 
 
 def _shown(result: checks.Result) -> str:

@@ -413,7 +413,7 @@ ENCODER_DECODERS: tuple[str, ...] = (
 NOT_BUILT: dict[str, str] = {
     "WhisperForCausalLM": "a decoder that only runs on the states of an audio encoder",
     "Gemma3nForConditionalGeneration": "its vision part needs timm; the text model is Gemma3nForCausalLM",
-    "Gemma4AssistantForCausalLM": "a draft that reads the KV states of another model; it runs nothing alone",
-    "Gemma4UnifiedAssistantForCausalLM": "a draft that reads the KV states of another model; it runs nothing alone",
+    "Gemma4AssistantForCausalLM": "a draft that reads another model's keys and values; it cannot run alone",
+    "Gemma4UnifiedAssistantForCausalLM": "a draft that reads another model's keys and values",
 }
 """Classes that transformers cannot run on token ids alone in this environment, and why."""

@@ -183,7 +183,8 @@ def _shrink_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
 @torch.no_grad()
 def _randomize_constants(model: transformers.PreTrainedModel, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed + 1)
-    saved = model.state_dict().keys()
+    # xIELU keeps its eps as a buffer, but no checkpoint has another than the constant.
+    saved = {name for name in model.state_dict() if not name.endswith("act_fn.eps")}
     buffers = {n: b for n, b in model.named_buffers() if n in saved and b.is_floating_point()}
     for tensor in {**dict(model.named_parameters()), **buffers}.values():
         if tensor.dim() <= 1 or bool((tensor == tensor.flatten()[0]).all()):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_FULL = "full_attention"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 100.0,
@@ -13,6 +13,7 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 _LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5}
+_SLIDING_ROPE = {"rope_type": "default", "rope_theta": 100.0}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1000.0,
@@ -49,6 +50,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "Phi3ForCausalLM": {
         "longrope": {"rope_parameters": _LONGROPE},
+        "longrope-beyond": {
+            "original_max_position_embeddings": 4,
+            "rope_parameters": _LONGROPE | {"original_max_position_embeddings": 4},
+        },
         "partial": {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
         },
@@ -66,7 +71,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "halves": {"rope_interleave": False},
     },
     "Glm4MoeForCausalLM": {"qk-norm": {"use_qk_norm": True, "attention_bias": True}},
-    "CohereForCausalLM": {"qk-norm": {"use_qk_norm": True}},
+    "CohereForCausalLM": {"qk-norm": {"use_qk_norm": True}, "biases": {"attention_bias": True}},
     "OlmoForCausalLM": {"clipped": {"clip_qkv": 1.0}},
     "OlmoeForCausalLM": {"clipped": {"clip_qkv": 1.0}},
     "FalconForCausalLM": {
@@ -92,7 +97,24 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "PersimmonForCausalLM": {"no-qk-norm": {"qk_layernorm": False}},
     "GraniteMoeHybridForCausalLM": {"nope": {"position_embedding_type": None}},
-    "Gemma3ForCausalLM": {"untied-soft-cap": {"tie_word_embeddings": False, "final_logit_softcapping": 10.0}},
+    "Gemma3ForCausalLM": {
+        "untied-soft-cap": {"tie_word_embeddings": False, "final_logit_softcapping": 10.0},
+        "linear-rope": {"rope_parameters": {_FULL: _LINEAR_ROPE, _SLIDING: _SLIDING_ROPE}},
+    },
+    "Olmo3ForCausalLM": {"yarn-rope": {"rope_parameters": {_FULL: _YARN, _SLIDING: _SLIDING_ROPE}}},
+    "GraniteForCausalLM": {"biases": _BIASES},
+    "GraniteSWAForCausalLM": {"ropes": {"layer_rope_theta": [100.0, 0, 1000.0, 100.0]}},
+    "HyperCLOVAXForCausalLM": {"no-post-norm": {"use_post_norm": False}},
+    "HunYuanDenseV1ForCausalLM": {
+        "raised-base": {
+            "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 100.0}
+        }
+    },
+    "ArceeForCausalLM": {"biases": _BIASES},
+    "SeedOssForCausalLM": {"biases": {"attention_out_bias": True, "mlp_bias": True}},
+    "Ernie4_5ForCausalLM": {"biases-untied": {"use_bias": True, "tie_word_embeddings": False}},
+    "MinistralForCausalLM": {"mixed": {"layer_types": [_FULL, _SLIDING] * 2}},
+    "Starcoder2ForCausalLM": {"window": {"sliding_window": 7}},
     "Gemma4ForCausalLM": {
         "mixture": {
             "enable_moe_block": True,
