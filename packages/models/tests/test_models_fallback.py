@@ -47,6 +47,14 @@ CASES = {
     "learned-positions": (
         "GPT2LMHeadModel", {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
         "paged"),
+    "positions-counted-by-a-module": ("BartForCausalLM", BART, "paged"),
+    "positions-from-padding-on": ("RobertaForCausalLM", SMALL | {"is_decoder": True}, "paged"),
+    "chunks": (
+        "Llama4ForCausalLM",
+        GQA | MOE | {"head_dim": 8, "attention_chunk_size": 4, "intermediate_size_mlp": 48,
+                     "moe_layers": [1], "no_rope_layers": [1, 0]},
+        "recompute",
+    ),
     "encoder-as-decoder": ("BertLMHeadModel", SMALL | {"is_decoder": True}, "paged"),
     "recurrent": (
         "RwkvForCausalLM",

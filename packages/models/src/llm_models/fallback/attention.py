@@ -123,7 +123,7 @@ def _record_mask(
     if isinstance(rest.get("attention_mask"), Tensor) and not bool(rest["attention_mask"].all()):
         raise NotPageable("it masks tokens by their ids")
     queries, device = q_length or kv_length, rest.get("device") or "cpu"
-    pattern = pattern_of(mask_function, local_size)
+    pattern = pattern_of(mask_function, local_size, queries, device)
     if pattern is None:  # Some classes make masks that no layer uses; one that does is refused.
         return torch.zeros(1, 1, queries, kv_length, device=device)
     return pattern.tensor(queries, kv_length, device)

@@ -39,12 +39,16 @@ def pattern_in(mask: Tensor) -> MaskPattern | None:
     return MaskPattern(**{} if kind == 0 else {_KINDS[kind]: size})
 
 
-def pattern_of(mask_function: Callable[..., Any], size: int | None) -> MaskPattern | None:
+def pattern_of(
+    mask_function: Callable[..., Any], size: int | None, tokens: int, device: torch.device | str
+) -> MaskPattern | None:
     """Finds which pattern a mask function of (batch, head, query, key) positions computes, by asking it.
 
     Args:
         mask_function: Transformers' function.
         size: The window or chunk it was made with, or None.
+        tokens: Of the run it was made for. A function that knows these tokens only is asked about no more.
+        device: Of the tensors that it may hold.
 
     Returns:
         None if it is none of the patterns.
@@ -52,14 +56,16 @@ def pattern_of(mask_function: Callable[..., Any], size: int | None) -> MaskPatte
     candidates = [MaskPattern()]
     if size:
         candidates += [MaskPattern(window=size), MaskPattern(chunk=size)]
-    span = 3 * (size or 16) + 5
-    queries = torch.unique(torch.linspace(0, span - 1, 24).long())[:, None]
-    keys = torch.arange(span)[None]
-    zero = torch.zeros(1, 1, dtype=torch.long)
-    seen = torch.as_tensor(mask_function(zero, zero, queries, keys)).expand(len(queries), span).bool()
-    for pattern in candidates:
-        if torch.equal(seen, _visible(pattern, queries, keys)):
-            return pattern
+    for span in (3 * (size or 16) + 5, tokens):
+        queries = torch.unique(torch.linspace(0, span - 1, 24, device=device).long())[:, None]
+        keys = torch.arange(span, device=device)[None]
+        zero = torch.zeros(1, 1, dtype=torch.long, device=device)
+        try:
+            seen = torch.as_tensor(mask_function(zero, zero, queries, keys)).expand(len(queries), span).bool()
+        except IndexError:
+            continue
+        fitting = [p for p in candidates if torch.equal(seen, _visible(p, queries, keys))]
+        return fitting[0] if len(fitting) == 1 else None  # Several: too few tokens to tell.
     return None
 
 

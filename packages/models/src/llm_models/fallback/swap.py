@@ -68,7 +68,8 @@ def _norm(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
 def _rms_norm(scale: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        out = torch.empty_like(rows)
+        rows = rows if rows.stride(1) == 1 else rows.contiguous()
+        out = rows.new_empty(rows.shape)
         ops.rms_norm(out, rows, scale, eps)
         return out.view(x.shape)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from llm_models.config import architecture_name
 from llm_models.errors import ConfigError
-from llm_models.fallback.quirks import NEEDS_RECOMPUTE, NOT_TEXT
+from llm_models.fallback.quirks import NEEDS_RECOMPUTE, NOT_ALONE, several_streams
 from llm_models.fallback.transformers_classes import (
     causal_class,
     installed,
@@ -60,8 +60,8 @@ def _of_class(name: str, config: Mapping[str, Any]) -> Verdict:
     found = causal_class(name)
     if found is None:
         return Verdict("unsupported", f"{name} is none of transformers' classes for causal language models")
-    if name in NOT_TEXT:
-        return Verdict("unsupported", NOT_TEXT[name])
+    if name in NOT_ALONE:
+        return Verdict("unsupported", NOT_ALONE[name])
     try:
         parsed = native_config(config)
     except Exception as error:  # noqa: BLE001 A config class may raise anything.
@@ -70,6 +70,8 @@ def _of_class(name: str, config: Mapping[str, Any]) -> Verdict:
         return Verdict(
             "unsupported", "is_decoder is false in the config, so that every token sees the later ones"
         )
+    if (streams := several_streams(parsed)) is not None:
+        return Verdict("unsupported", streams)
     if name in NEEDS_RECOMPUTE:
         return Verdict("recompute", NEEDS_RECOMPUTE[name])
     if getattr(found, "_is_stateful", False):
