@@ -31,12 +31,14 @@ _DEFAULT_ROPE = {
 }
 
 
-@architecture("ApertusForCausalLM")
+@architecture("ApertusForCausalLM", "Apertus1p5TextForCausalLM")
 def apertus(config: Mapping[str, Any]) -> DecoderSpec:
     """Apertus: Llama with norms of heads and a feed-forward without gate, whose xIELU has trained numbers."""
     if config.get("rope_parameters") is None and config.get("rope_scaling") is None:
         config = {**config, "rope_parameters": _DEFAULT_ROPE}
     reader, norm = ConfigReader(config), rms_norm(config, default=1e-5)
+    if config.get("output_vocab_size") != config.get("vocab_size"):
+        reader.refuse("output_vocab_size", "a head smaller than the vocabulary is not supported")
     bias = reader.boolean("attention_bias", False)
     mixer = attention(config, qkv_bias=bias, output_bias=bias, qk_norm=QKNorm(norm=norm), theta=12000000.0)
     is_xielu = config.get("hidden_act", "xielu") == "xielu"

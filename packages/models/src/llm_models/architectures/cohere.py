@@ -6,7 +6,14 @@ from typing import Any
 
 from llm_models.architectures import architecture
 from llm_models.architectures.common import attention, decoder, gated_mlp, layer_norm
-from llm_models.architectures.layouts import attention_windows, every_nth, parallel, with_defaults
+from llm_models.architectures.layouts import (
+    FULL,
+    SLIDING,
+    attention_windows,
+    every_nth,
+    parallel,
+    with_defaults,
+)
 from llm_models.blocks.attention import Attention, QKNorm
 from llm_models.blocks.layer import LayerSpec
 from llm_models.config import ConfigReader
@@ -33,6 +40,26 @@ def cohere2(config: Mapping[str, Any]) -> DecoderSpec:
         parallel(replace(mixer, sliding_window=window, rope=mixer.rope if window else None), mlp, norm)
         for window in attention_windows(config, every_nth(period))
     ]
+    return _cohere(config, layers)
+
+
+@architecture("CohereCompassForCausalLM")
+def cohere_compass(config: Mapping[str, Any]) -> DecoderSpec:
+    """The text model of Compass: Command A with a rope by kind of layer, or none."""
+    config = with_defaults(config, sliding_window=4096)
+    if config.get("logit_scale") is None:
+        config["logit_scale"] = 1.0
+    norm, mlp = layer_norm(config, bias=False), gated_mlp(config)
+    bias = ConfigReader(config).boolean("attention_bias", False)
+    layers = []
+    for window in attention_windows(config, lambda _: True):
+        kind = FULL if window is None else SLIDING
+        # Text has the same position in every section of the rope for pictures.
+        mixer = attention(config, qkv_bias=bias, output_bias=bias, layer_type=kind)
+        has_rope = (config.get("rope_parameters") or {}).get(kind, {}) is not None
+        layers.append(
+            parallel(replace(mixer, sliding_window=window, rope=mixer.rope if has_rope else None), mlp, norm)
+        )
     return _cohere(config, layers)
 
 

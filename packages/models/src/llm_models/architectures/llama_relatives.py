@@ -27,6 +27,12 @@ def iquestcoder(config: Mapping[str, Any]) -> DecoderSpec:
     return llama(with_defaults(config, head_dim=128))
 
 
+@architecture("Emu3ForCausalLM")
+def emu3(config: Mapping[str, Any]) -> DecoderSpec:
+    """The text model of Emu 3."""
+    return llama({**with_defaults(config, rope_theta=1000000.0, rms_norm_eps=1e-5), "mlp_bias": False})
+
+
 @architecture("OrionForCausalLM")
 def orion(config: Mapping[str, Any]) -> DecoderSpec:
     """Orion 14B: Llama with layer norms."""
