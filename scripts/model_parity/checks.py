@@ -11,7 +11,8 @@ import torch
 import transformers
 from llm_models import load_model, resolve
 from llm_models.caches import CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
-from llm_models.errors import ModelError, UnknownArchitecture
+from llm_models.errors import ModelError
+from llm_models.fallback import load_fallback
 from llm_models.model import Model
 
 from . import reference, tiny_models
@@ -230,12 +231,9 @@ def load_ours(folder: Path, *, fallback: bool = False) -> tuple[Model, str, str]
         ModelError: It is not served.
     """
     files = resolve(str(folder))
-    if not fallback:
-        try:
-            return load_model(files, dtype=torch.float32, device="cpu"), "native", ""
-        except UnknownArchitecture:
-            pass
-    from llm_models.fallback import load_fallback
-
-    model = load_fallback(files, dtype=torch.float32, device="cpu")
-    return model, model.verdict.kind, model.verdict.reason
+    load = load_fallback if fallback else load_model
+    model = load(files, dtype=torch.float32, device="cpu")
+    verdict = getattr(model, "verdict", None)
+    if verdict is None:
+        return model, "native", ""
+    return model, verdict.kind, verdict.reason
