@@ -49,7 +49,7 @@ class Decoder(nn.Module):
         self._embed = _Embedding(spec, weights, setup)
         self._layers = _build_layers(spec, weights, setup)
         self._final_norm = None if spec.final_norm is None else spec.final_norm.build(weights, "final_norm")
-        self._head = _Head(spec, weights)
+        self._head = _Head(spec, weights, setup)
 
     @property
     def device(self) -> torch.device:
@@ -176,7 +176,8 @@ def decoder_caches(spec: DecoderSpec, shard: Shard = WHOLE) -> tuple[CacheSpec, 
 def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
     embedding, head, width = spec.embedding, spec.head, spec.hidden_size
     size = embedding.size or width
-    yield from linear("embedding", embedding.vocab_size, size)
+    vocabulary = _vocabulary_span(spec, shard)
+    yield from linear("embedding", embedding.vocab_size, size, taken_rows=vocabulary)
     if embedding.positions is not None:
         positions = embedding.positions
         columns = width if positions.after_projection else size
@@ -194,20 +195,38 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
     if (head.size or width) != width:
         yield from linear("head_projection", head.size or width, width)
     if not head.tied:
-        rows = {"head": Rows(embedding.vocab_size)}
+        rows = {"head": Rows(embedding.vocab_size, vocabulary)}
         yield from stacked_linear("head", rows, head.size or width)
     if head.bias:
-        yield tensor("head.bias", (embedding.vocab_size,), kind="bias")
+        yield tensor("head.bias", (embedding.vocab_size,), kind="bias", rows=vocabulary)
+
+
+def _vocabulary_span(spec: DecoderSpec, shard: Shard) -> tuple[int, int] | None:
+    """First and end of this rank's share of the vocabulary; None where it does not divide: all of it."""
+    size = spec.embedding.vocab_size
+    return None if shard.size == 1 or size % shard.size else shard.span(size, "vocab_size")
 
 
 class _Embedding:
     """The runtime of `Embedding`."""
 
-    __slots__ = ("_late", "_norm", "_offset", "_positions", "_projection", "_scale", "_types", "_weight")
+    __slots__ = (
+        "_late",
+        "_norm",
+        "_offset",
+        "_positions",
+        "_projection",
+        "_scale",
+        "_setup",
+        "_share",
+        "_types",
+        "_weight",
+    )
 
     def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
         embedding = spec.embedding
-        self._weight = weights["embedding.weight"]
+        self._weight, self._setup = weights["embedding.weight"], setup
+        self._share = _vocabulary_span(spec, setup.shard)
         # Rounded, as the reference implementations keep the factor in the model's number format.
         self._scale = torch.tensor(embedding.scale, dtype=setup.dtype).item()
         self._positions = weights.get("positions.weight")
@@ -218,7 +237,11 @@ class _Embedding:
         self._projection = weights.get("embedding_projection.weight")
 
     def run(self, input_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> Tensor:
-        x_TE = F.embedding(input_ids, self._weight)
+        x_TE = (
+            F.embedding(input_ids, self._weight)
+            if self._share is None
+            else self._look_up(input_ids, self._share)
+        )
         if self._scale != 1.0:
             x_TE *= self._scale
         if self._positions is not None and not self._late:
@@ -233,14 +256,22 @@ class _Embedding:
             x_TE += F.embedding(positions + self._offset, self._positions)
         return x_TE
 
+    def _look_up(self, input_ids: Tensor, share: tuple[int, int]) -> Tensor:
+        """Rows of a table that the ranks share out: the others' rows are zeros, then all are summed."""
+        first, end = share
+        is_own = (input_ids >= first) & (input_ids < end)
+        rows = F.embedding((input_ids - first).where(is_own, 0), self._weight)
+        return self._setup.sum_ranks(rows.masked_fill_(~is_own[:, None], 0))
+
 
 class _Head:
     """The runtime of `Head`."""
 
-    __slots__ = ("_bias", "_projection", "_scale", "_soft_cap", "_weight")
+    __slots__ = ("_bias", "_mesh", "_projection", "_scale", "_soft_cap", "_weight")
 
-    def __init__(self, spec: DecoderSpec, weights: Weights) -> None:
+    def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
         head = spec.head
+        self._mesh = None if _vocabulary_span(spec, setup.shard) is None else setup.mesh
         self._weight = weights["embedding.weight" if head.tied else "head.weight"]
         if head.unit_rows and not head.tied:
             self._weight.copy_(F.normalize(self._weight.float()))
@@ -252,6 +283,8 @@ class _Head:
         if self._projection is not None:
             hidden_RE = ops.linear(hidden_RE, self._projection)
         scores_RV: Tensor = ops.linear(hidden_RE, self._weight, self._bias)
+        if self._mesh is not None:
+            scores_RV = self._mesh.all_gather(scores_RV, "tp")
         if self._scale != 1.0:
             scores_RV *= self._scale
         if self._soft_cap is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_models.architectures import architecture
-from llm_models.architectures.common import attention, decoder, gated_mlp, rms_norm
+from llm_models.architectures.common import attention, decoder, gated_mlp, renamed, rms_norm
 from llm_models.architectures.qwen2 import layer_windows
 from llm_models.blocks.attention import QKNorm
 from llm_models.blocks.layer import pre_norm
@@ -24,6 +24,7 @@ _EXPERT_NAMES = {
 @architecture("Qwen3MoeForCausalLM")
 def qwen3_moe(config: Mapping[str, Any]) -> DecoderSpec:
     """Qwen3 with a mixture of experts in most layers."""
+    config = renamed(config, {"num_experts": "num_local_experts"})
     reader, norm = ConfigReader(config), rms_norm(config)
     bias = reader.boolean("attention_bias", False)
     dense = gated_mlp(config)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm_models.architectures import architecture
-from llm_models.architectures.common import attention, decoder, gated_mlp, layer_kinds, rms_norm
+from llm_models.architectures.common import attention, decoder, gated_mlp, layer_kinds, renamed, rms_norm
 from llm_models.blocks.attention import Attention, QKNorm
 from llm_models.blocks.delta_rule import DeltaRule
 from llm_models.blocks.layer import BlockSpec, Branch, Layer
@@ -68,7 +68,7 @@ def _mixers(config: Mapping[str, Any]) -> tuple[Attention, DeltaRule]:
 
 
 def _moe(config: Mapping[str, Any], *, renormalize: bool) -> MoE:
-    reader = ConfigReader(config)
+    reader = ConfigReader(renamed(config, {"num_experts": "num_local_experts"}))
     shared = gated_mlp(config, field="shared_expert_intermediate_size")
     return MoE(
         num_experts=reader.positive_int("num_experts"),
