@@ -1,13 +1,14 @@
-"""Owns two processes that share each layer of a model between them; knows nothing about checks or references."""
+"""Owns two processes that share a model between them; knows nothing about checks or references."""
 
 import tempfile
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import torch
 import torch.multiprocessing as multiprocessing
 from llm_distributed.mesh import connect
-from llm_models import load_model, resolve
+from llm_models import ModelError, load_model, resolve
 from torch.distributed import FileStore
 
 from .paged_run import PagedRun
@@ -47,7 +48,7 @@ class TwoRanks:
             raise RuntimeError("the ranks' logits differ")
         return answers[0]
 
-    def __enter__(self) -> "TwoRanks":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +58,7 @@ class TwoRanks:
         self._folder.cleanup()
 
 
-def _serve(rank: int, store: str, pipe: Any) -> None:
+def _serve(rank: int, store: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     mesh = connect({"tp": RANKS}, rank, FileStore(store, RANKS), backend="gloo", timeout_s=60.0)
     while True:
@@ -66,5 +67,5 @@ def _serve(rank: int, store: str, pipe: Any) -> None:
             model = load_model(resolve(folder), dtype=torch.float32, device="cpu", mesh=mesh)
             run = PagedRun(model)
             pipe.send(torch.cat([run.step({"a": part})["a"] for part in parts]))
-        except Exception as error:  # Both ranks must answer, whatever went wrong.
+        except (ModelError, RuntimeError, ValueError) as error:
             pipe.send(f"{type(error).__name__}: {error}")
