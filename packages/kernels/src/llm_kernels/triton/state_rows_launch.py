@@ -123,7 +123,8 @@ class MatrixScan:
             *self._scalars(first_row),
             BLOCK_V=block_v,
             PRECISION=self._precision("tf32"),
-            num_warps=4,
+            # Four warps would not hold a state of 128 keys in their registers.
+            num_warps=8 if constants["K_PAD"] > 64 else 4,
             num_stages=1,
             **constants,
         )
