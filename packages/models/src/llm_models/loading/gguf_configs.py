@@ -12,6 +12,7 @@ from llm_models.loading.gguf_keys import Keys
 _EMBEDDING = "token_embd.weight"
 # Not in the files: what all Gemma 3 models have, and the layers of the models that scale otherwise.
 _GEMMA3_PATTERN, _GEMMA3_LOCAL_THETA = 6, 10000.0
+_ROUNDING = 1e-5  # Of a float32 in the metadata.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SAMPLING = {
     "temperature": "temp",
@@ -158,13 +159,15 @@ def _layer_types(header: _Header) -> list[str]:
     return ["sliding_attention" if flag else "full_attention" for flag in windowed]
 
 
-def _query_scalar(header: _Header) -> float:
+def _query_scalar(header: _Header) -> int | float:
     """Its inverse square root is the attention scale: the head size, but for the 27B models."""
-    if header.keys.has("attention.scale"):
-        return float(header.keys.number("attention.scale") ** -2)
-    if header.config["num_hidden_layers"] == _GEMMA_27B_LAYERS[header.keys.prefix]:
-        return float(header.config["hidden_size"] // header.config["num_attention_heads"])
-    return float(header.config["head_dim"])
+    keys, config = header.keys, header.config
+    if keys.has("attention.scale"):
+        scalar = keys.number("attention.scale") ** -2
+        return round(scalar) if abs(scalar - round(scalar)) < _ROUNDING * scalar else scalar
+    if config["num_hidden_layers"] == _GEMMA_27B_LAYERS[keys.prefix]:
+        return int(config["hidden_size"] // config["num_attention_heads"])
+    return int(config["head_dim"])
 
 
 def _phi3(header: _Header) -> dict[str, Any]:
@@ -175,6 +178,7 @@ def _phi3(header: _Header) -> dict[str, Any]:
     if "rope_factors_long.weight" in header.file.tensors:
         scaling: dict[str, Any] = {
             "rope_type": "longrope",
+            "original_max_position_embeddings": original,
             "long_factor": _factors(header.file, "rope_factors_long.weight"),
             "short_factor": _factors(header.file, _short_factors(header)),
         }
