@@ -41,7 +41,7 @@ class ToyModel:
         groups = {cache: group for group in layout.groups for cache in group.caches} if layout else {}
         self.block_sizes = [groups[index].block_size for index in range(len(groups))]
 
-    def __call__(self, input_ids, metadata, caches):
+    def forward(self, input_ids, metadata, caches):
         hidden = self.embedding[input_ids]
         for layer, (kind, span) in enumerate(self.mixers):
             mixed = torch.zeros_like(hidden)

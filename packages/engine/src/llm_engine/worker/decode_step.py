@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from llm_models.model import Model
 from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.worker.group_metadata import GroupMetadata, StepRows
 from llm_engine.worker.kv_pool import Caches
-from llm_engine.worker.served_model import ServedModel
 from llm_engine.worker.slot_tables import SlotTables
 
 # Words a row in the input of a decode step: its slot, its context.
@@ -44,7 +44,7 @@ class DecodeStep:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: Model,
         caches: Caches,
         tables: SlotTables,
         group_metadata: GroupMetadata,
@@ -81,5 +81,4 @@ class DecodeStep:
             max_query_len=1,
             max_context_len=max_context_len,
         )
-        hidden_BE: Tensor = self._model(input_ids, self._group_metadata.build(rows), self._caches)
-        return hidden_BE
+        return self._model.forward(input_ids, self._group_metadata.build(rows), self._caches)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 from llm_kernels.ops import AttentionMetadata, SamplingBatch, sample
+from llm_models.model import Model
 
 from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.errors import KVCacheTooSmall
 from llm_engine.worker.kv_groups import KVLayout
 from llm_engine.worker.kv_pool import allocate_pool
-from llm_engine.worker.served_model import ServedModel
 
 CPU_BUDGET_BYTES = 4 * 2**30
 CPU_SHARE = 0.25
@@ -29,7 +29,7 @@ _GPU_RESERVE_BYTES = 256 * 2**20
 _GRAPHS_RESERVE_BYTES = 2**30
 
 
-def count_pages(model: ServedModel, layout: KVLayout, config: WorkerConfig, *, graphs: bool = False) -> int:
+def count_pages(model: Model, layout: KVLayout, config: WorkerConfig, *, graphs: bool = False) -> int:
     """Number of KV pages that fit; `graphs`: beside captured decode steps.
 
     Raises:
@@ -77,7 +77,7 @@ def _read_int(path: str) -> int | None:
         return None
 
 
-def _gpu_bytes(model: ServedModel, layout: KVLayout, config: WorkerConfig) -> int:
+def _gpu_bytes(model: Model, layout: KVLayout, config: WorkerConfig) -> int:
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(model.device)
@@ -86,14 +86,14 @@ def _gpu_bytes(model: ServedModel, layout: KVLayout, config: WorkerConfig) -> in
 
 
 @torch.inference_mode()
-def _step_peak_bytes(model: ServedModel, layout: KVLayout, config: WorkerConfig) -> int:
+def _step_peak_bytes(model: Model, layout: KVLayout, config: WorkerConfig) -> int:
     """The most bytes a full step takes beyond the weights: prompts, logits of all slots, a full sort."""
     device = model.device
     caches = allocate_pool(model.caches, layout, 1, model.dtype, device).caches
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    hidden = model(*_dummy_step(model, layout, config, num_rows), caches)
+    hidden = model.forward(*_dummy_step(model, layout, config, num_rows), caches)
     logits = model.raw_logits(hidden[:num_rows])
     sample(logits, _dummy_sampling(num_rows, device))
     torch.cuda.synchronize(device)
@@ -104,7 +104,7 @@ def _step_peak_bytes(model: ServedModel, layout: KVLayout, config: WorkerConfig)
 
 
 def _dummy_step(
-    model: ServedModel, layout: KVLayout, config: WorkerConfig, num_rows: int
+    model: Model, layout: KVLayout, config: WorkerConfig, num_rows: int
 ) -> tuple[torch.Tensor, list[AttentionMetadata]]:
     """A full budget of prompt tokens over all rows; their KV goes nowhere, they read the one page.
 

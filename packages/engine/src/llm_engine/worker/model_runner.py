@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from llm_models.model import Model
 from llm_scheduler import StepPlan
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from llm_engine.worker.kv_pool import KVPool
 from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
 from llm_engine.worker.prompt_logprobs import score_positions
 from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
-from llm_engine.worker.served_model import ServedModel
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 from llm_engine.worker.upload import upload
@@ -50,7 +50,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: Model,
         pool: KVPool,
         layout: KVLayout,
         *,
@@ -127,8 +127,7 @@ class ModelRunner:
             return self._graphs.replay(key, sent["packed_rows"])[: batch.num_tokens]
         self.num_eager_steps += 1
         inputs = model_inputs(batch, sent, self.tables, self.group_metadata)
-        hidden_TE: Tensor = self.model(inputs.input_ids, inputs.metadata, self.caches)
-        return hidden_TE
+        return self.model.forward(inputs.input_ids, inputs.metadata, self.caches)
 
     def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
         self.tables.release(plan.released)

@@ -143,6 +143,8 @@ class SlotTables:
         """
         if len(new_blocks) != len(self.num_blocks):
             raise PlanError(f"blocks of {len(new_blocks)} groups, not of {len(self.num_blocks)}")
+        if not any(len(blocks.values) for blocks in new_blocks):
+            return TableUpdate(np.empty(0, np.int64), np.empty(0, np.int32))
         counts = np.array([np.diff(blocks.offsets) for blocks in new_blocks])
         starts = self.num_blocks[:, slots]
         if (starts + counts > self._max_blocks[:, None]).any():

@@ -9,6 +9,7 @@ import msgspec
 import torch
 from llm_distributed import DeviceMesh
 from llm_models import load_model, resolve
+from llm_models.model import Model
 from llm_scheduler import StepPlan
 
 from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
@@ -19,12 +20,11 @@ from llm_engine.worker.kv_pool import allocate_pool
 from llm_engine.worker.kv_sizing import count_pages
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
-from llm_engine.worker.served_model import ServedModel
 
 
 @dataclass(slots=True)
 class _Loaded:
-    model: ServedModel
+    model: Model
     info: ModelInfo
 
 
@@ -72,6 +72,7 @@ class Worker:
             load_format="dummy" if config.load_format == "dummy" else "auto",
             progress=config.progress,
         )
+        self._graphs = self._graphs and model.capturable
         limit = model.spec.max_positions
         if config.max_model_len is not None and not 0 < config.max_model_len <= limit:
             raise InvalidOption(
