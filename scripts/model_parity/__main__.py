@@ -10,6 +10,7 @@ import torch
 from llm_models.errors import ModelError
 
 from . import checks, sweep, table, tiny_models
+from .cases import Result, check_case
 from .layers import layer_differences
 
 
@@ -38,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("case", metavar="CLASS[:variant]")
     command.set_defaults(run=_layers)
     command = commands.add_parser("sweep", help="check classes in a worker process and keep the results")
-    command.add_argument("names", nargs="*", metavar="CLASS[:variant]", help="all causal classes by default")
+    command.add_argument("names", nargs="*", metavar="CLASS[:variant]", help="all classes by default")
     command.add_argument("--again", choices=("none", "failed", "fallback", "all"), default="none",
                          help="which cases with a result are run again; named ones are")  # fmt: skip
     command.add_argument("--limit", type=float, default=300.0, help="seconds a case")
@@ -51,8 +52,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(_: argparse.Namespace) -> int:
-    print(*tiny_models.cases(), *tiny_models.pooling_cases(), *tiny_models.encoder_decoder_cases(), sep="\n")
+    print(*_all_cases(), sep="\n")
     return 0
+
+
+def _all_cases() -> list[str]:
+    return [*tiny_models.cases(), *tiny_models.pooling_cases()]
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -64,7 +69,7 @@ def _check(arguments: argparse.Namespace) -> int:
     passed = True
     for case in tiny_models.cases(arguments.names):
         with tempfile.TemporaryDirectory() as folder:
-            result = checks.check_case(case, Path(folder), fallback=arguments.fallback)
+            result = check_case(case, Path(folder), fallback=arguments.fallback)
         passed &= result.passed
         print(json.dumps(result.as_dict()) if arguments.json else _shown(result), flush=True)
     return 0 if passed else 1
@@ -91,7 +96,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         "fallback": lambda result: not result["passed"] or result["standing"] != "native",
         "all": lambda _: True,
     }[arguments.again]
-    cases = tiny_models.cases(arguments.names or None)
+    cases = tiny_models.cases(arguments.names) if arguments.names else _all_cases()
     if not arguments.names:
         cases = [case for case in cases if case not in done or again(done[case])]
     return 0 if sweep.sweep(cases, limit_s=arguments.limit) else 1
@@ -105,12 +110,12 @@ def _table(_: argparse.Namespace) -> int:
 def _worker(_: argparse.Namespace) -> int:
     for line in sys.stdin:
         with tempfile.TemporaryDirectory() as folder:
-            result = checks.check_case(line.strip(), Path(folder))
+            result = check_case(line.strip(), Path(folder))
         print(json.dumps(result.as_dict()), flush=True)
     return 0
 
 
-def _shown(result: checks.Result) -> str:
+def _shown(result: Result) -> str:
     head = f"{'ok  ' if result.passed else 'FAIL'} {result.case}: {result.standing}, {result.seconds} s"
     lines = [f"{head}{': ' * bool(result.reason)}{result.reason}"]
     for name, outcome in result.checks.items():

@@ -1,17 +1,12 @@
-"""Owns the parity checks of one case: our logits and tokens against those of transformers."""
+"""Owns the parity checks of decoders: our logits and tokens against those of transformers."""
 
-import time
-import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from llm_models import load_model, resolve
-from llm_models.caches import CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
-from llm_models.errors import ModelError
 from llm_models.fallback import load_fallback
 from llm_models.model import Model
 
@@ -22,38 +17,6 @@ from .tiny_models import tokens
 
 TOLERANCE = 1e-4
 STEPS = 32
-STANDINGS = ("native", "paged", "recompute", "unsupported", "not built")
-
-
-@dataclass(slots=True)
-class Result:
-    """What came out of one case.
-
-    Attributes:
-        case: The architecture, with its variant.
-        standing: One of `STANDINGS`: `paged` and `recompute` are the fallback's, `not built` transformers'.
-        checks: Per check the largest relative error, or None for right tokens, or what went wrong.
-        reason: Why it is not served, or how the fallback serves it.
-        caches: The kinds of cache a token leaves something in.
-        seconds: Time it took.
-    """
-
-    case: str
-    standing: str
-    checks: dict[str, float | str] = field(default_factory=dict)
-    reason: str = ""
-    caches: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        """Whether it is served and every check is within the tolerance."""
-        served = self.standing in ("native", "paged", "recompute")
-        return served and bool(self.checks) and all(map(within, self.checks.values()))
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"passed": self.passed}
 
 
 def within(outcome: float | str) -> bool:
@@ -177,51 +140,6 @@ def load_pair(case: str, folder: Path, *, fallback: bool = False) -> Pair:
     theirs = tiny_models.build(case)
     tiny_models.save(theirs, folder)
     return Pair(theirs, load_ours(folder, fallback=fallback)[0])
-
-
-def check_case(case: str, folder: Path, *, fallback: bool = False) -> Result:
-    """Runs all checks of a case; whatever goes wrong ends up in the result."""
-    start = time.perf_counter()
-    try:
-        theirs = tiny_models.build(case)
-        tiny_models.save(theirs, folder)
-    except tiny_models.CannotBuild as error:
-        return Result(case, "not built", reason=str(error))
-    except Exception as error:  # noqa: BLE001 - whatever transformers raises is a result
-        return Result(case, "not built", reason=f"{type(error).__name__}: {str(error)[:300]}")
-    result = _loaded(case, theirs, folder, fallback)
-    result.seconds = round(time.perf_counter() - start, 1)
-    return result
-
-
-def _loaded(case: str, theirs: transformers.PreTrainedModel, folder: Path, fallback: bool) -> Result:
-    try:
-        ours, standing, reason = load_ours(folder, fallback=fallback)
-    except ModelError as error:
-        return Result(case, "unsupported", reason=str(error))
-    pair = Pair(theirs, ours)
-    result = Result(case, standing, reason=reason, caches=_cache_kinds(ours))
-    for name, check in CHECKS.items():
-        try:
-            result.checks[name] = check(pair)
-        except Exception as error:  # noqa: BLE001 - a failing check is a result
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(place.filename).name}:{place.lineno}"
-            result.checks[name] = f"{type(error).__name__}: {str(error)[:300]} ({where})"
-    return result
-
-
-def _cache_kinds(ours: Model) -> list[str]:
-    names = {KVCacheSpec: "full", LatentCacheSpec: "latent", StateCacheSpec: "state", CrossCacheSpec: "cross"}
-    kinds = []
-    for cache in ours.caches:
-        kind = names.get(type(cache), "tokens")
-        if isinstance(cache, KVCacheSpec) and cache.window is not None:
-            kind = "window"
-        if isinstance(cache, KVCacheSpec) and cache.chunk is not None:
-            kind = "chunk"
-        kinds.append(kind)
-    return list(dict.fromkeys(kinds))
 
 
 def load_ours(folder: Path, *, fallback: bool = False) -> tuple[Model, str, str]:
