@@ -11,6 +11,7 @@ from llm_models.fallback import fallback_verdict, load_fallback
 from llm_models.fallback.probe_steps import LENGTHS, run_steps
 from llm_models.files import resolve
 from safetensors.torch import load_file, save_file
+from transformers import dynamic_module_utils
 
 SMALL = {
     "vocab_size": 96,
@@ -177,6 +178,26 @@ def test_remote_code_needs_the_flag(checkpoint):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedConfig, match="trust_remote_code"):
         load(folder)
+
+
+def test_remote_code_runs_with_the_flag(checkpoint, monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    reference, folder = checkpoint("LlamaForCausalLM", GQA)
+    (folder / "own.py").write_text(
+        "import transformers\n"
+        "class OwnConfig(transformers.LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnForCausalLM(transformers.LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["OwnForCausalLM"], "model_type": "own"}
+    config["auto_map"] = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = load(folder, trust_remote_code=True)
+    ids = {row: torch.arange(3, 3 + count) for row, count in LENGTHS.items()}
+    with torch.no_grad():
+        expected = reference(input_ids=ids[0][None]).logits[0]
+    assert model.verdict.kind == "paged"
+    assert (run_steps(model, ids)[0] - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 @pytest.mark.parametrize(

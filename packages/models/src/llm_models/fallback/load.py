@@ -21,8 +21,8 @@ from llm_models.errors import (
 from llm_models.fallback.choosing import choose
 from llm_models.fallback.models import FallbackModel
 from llm_models.fallback.positions import max_positions
-from llm_models.fallback.transformers_classes import causal_class
-from llm_models.fallback.verdict import fallback_verdict
+from llm_models.fallback.transformers_classes import causal_class, remote_name
+from llm_models.fallback.verdict import fallback_verdict, verdict_of_class
 from llm_models.files import ModelFiles
 
 
@@ -61,12 +61,14 @@ def load_fallback(
     name = architecture_name(files.config)
     with _quiet():
         config = _config(files, trust_remote_code)
-        found = causal_class(name) or _remote_class()
+        found = causal_class(name) or _remote_class(files)
         if load_format == "dummy":
             model = _random(found, config, dtype, device)
         else:
-            model = _read(found, config, files, dtype, device, trust_remote_code)
+            model = _read(found, config, files, dtype, device)
     model.requires_grad_(False).eval()
+    if causal_class(name) is None:
+        verdict = verdict_of_class(type(model))
     return choose(model, name, verdict, max_positions(config))
 
 
@@ -81,15 +83,19 @@ def _config(files: ModelFiles, trust_remote_code: bool) -> Any:
         raise ConfigError("config.json", f"transformers refuses it: {_line(error)}") from error
 
 
-def _remote_class() -> Any:
-    from transformers import AutoModelForCausalLM
+def _remote_class(files: ModelFiles) -> Any:
+    """The class in the checkpoint's own code, which is imported."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    return AutoModelForCausalLM
+    reference = remote_name(files.config)
+    assert reference is not None  # Else the verdict is `unsupported`.
+    try:
+        return get_class_from_dynamic_module(reference, str(files.path), local_files_only=True)
+    except (OSError, ImportError, AttributeError) as error:
+        raise UnsupportedConfig("auto_map", f"{reference} cannot be imported: {_line(error)}") from error
 
 
-def _read(
-    found: Any, config: Any, files: ModelFiles, dtype: torch.dtype, device: Any, trust_remote_code: bool
-) -> Any:
+def _read(found: Any, config: Any, files: ModelFiles, dtype: torch.dtype, device: Any) -> Any:
     try:
         model, info = found.from_pretrained(
             str(files.path),
@@ -100,7 +106,6 @@ def _read(
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # They are reported below, with their names.
-            trust_remote_code=trust_remote_code,
         )
     except SafetensorError as error:
         raise CorruptFile(files.path, None, f"cannot be read ({_line(error)})") from error

@@ -52,7 +52,9 @@ def fallback_verdict(config: Mapping[str, Any], *, trust_remote_code: bool = Fal
     if remote_name(config) is not None and causal_class(name) is None:
         if not trust_remote_code:
             return Verdict("unsupported", "its code is in the checkpoint: needs trust_remote_code=True")
-        return Verdict("recompute", "code of the checkpoint; paged attention is decided when it is loaded")
+        return Verdict(
+            "recompute", "its code is in the checkpoint; whether it can be paged shows when it is loaded"
+        )
     return _of_class(name, config)
 
 
@@ -74,6 +76,11 @@ def _of_class(name: str, config: Mapping[str, Any]) -> Verdict:
         return Verdict("unsupported", streams)
     if name in NEEDS_RECOMPUTE:
         return Verdict("recompute", NEEDS_RECOMPUTE[name])
+    return verdict_of_class(found)
+
+
+def verdict_of_class(found: type) -> Verdict:
+    """How a class is served as far as its flags say; `paged` or `recompute`."""
     if getattr(found, "_is_stateful", False):
         return Verdict("recompute", "it carries a state besides keys and values")
     if not uses_attention_interface(found):
