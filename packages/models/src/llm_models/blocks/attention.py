@@ -69,6 +69,7 @@ class Attention:
         sinks: There is a logit per head that takes weight but gives no value.
         alibi_slopes: One a head: the score falls by it with each token of distance.
         clip: Queries, keys and values are clamped to this size.
+        clip_after_norm: Whether they are clamped after the norms of queries and keys, not before.
         gate: What a sigmoid of another projection of the input scales: each element of the heads' outputs, or
             each head.
         temperature: Scales queries by their position.
@@ -96,6 +97,7 @@ class Attention:
     sinks: bool = False
     alibi_slopes: tuple[float, ...] | None = None
     clip: float | None = None
+    clip_after_norm: bool = False
     gate: Literal["element", "head"] | None = None
     temperature: QueryTemperature | None = None
     key_scale: float = 1.0
@@ -248,9 +250,8 @@ class RunningAttention:
         tokens, spec = x_TE.shape[0], self._spec
         query, key, value, gate = self._input(x_TE).split_with_sizes(self._sizes, dim=1)
         query_THD = query.view(tokens, self._heads, spec.head_size)
-        if spec.clip is not None:
-            for part in (query, key, value):
-                part.clamp_(-spec.clip, spec.clip)
+        if spec.clip is not None and not spec.clip_after_norm:
+            _clamp(spec.clip, query, key, value)
         if self._has_kv:
             key_TKD = key.view(tokens, self._kv_heads, spec.head_size)
             value_TKV = value.view(tokens, self._kv_heads, spec.value_head_size)
@@ -273,6 +274,8 @@ class RunningAttention:
         spec, norms = self._spec, self._norms
         if norms is not None and not norms.after_rope:
             norms.apply(query_THD, key_TKD)
+        if spec.clip is not None and spec.clip_after_norm:
+            _clamp(spec.clip, query_THD, key_TKD, value_TKV)
         if self._cos_sin is not None:
             ops.rotary_embedding(
                 query_THD, key_TKD, step.positions, self._cos_sin, interleaved=self._interleaved
@@ -332,6 +335,11 @@ class RunningAttention:
             return -1
         setup.attention_caches[setup.layer] = setup.next_cache()
         return setup.attention_caches[setup.layer]
+
+
+def _clamp(limit: float, *parts: Tensor) -> None:
+    for part in parts:
+        part.clamp_(-limit, limit)
 
 
 class _QKNormOp:
