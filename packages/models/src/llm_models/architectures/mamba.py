@@ -1,7 +1,8 @@
-"""Owns the specs of Mamba and Mamba 2; knows nothing about weights or the runtime."""
+"""Owns the specs of Mamba, FalconMamba and Mamba 2; knows nothing about weights or the runtime."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llm_models.architectures import architecture
@@ -9,6 +10,7 @@ from llm_models.architectures.common import decoder, rms_norm
 from llm_models.blocks.layer import Branch, Layer
 from llm_models.blocks.mamba import Mamba
 from llm_models.blocks.mamba2 import GatedNorm, Mamba2
+from llm_models.blocks.norm import Norm
 from llm_models.config import ConfigReader
 from llm_models.names import Names, rows
 from llm_models.spec import DecoderSpec
@@ -35,10 +37,21 @@ _NAMES = Names(
 @architecture("MambaForCausalLM")
 def mamba(config: Mapping[str, Any]) -> DecoderSpec:
     """Mamba: nothing but state space mixers."""
+    return _mamba(config, _mixer(config))
+
+
+@architecture("FalconMambaForCausalLM")
+def falcon_mamba(config: Mapping[str, Any]) -> DecoderSpec:
+    """FalconMamba: Mamba with norms without weights on step sizes, B and C."""
+    norm = Norm(eps=ConfigReader(config).positive_float("mixer_rms_eps", 1e-6), weight=False)
+    return _mamba(config, replace(_mixer(config), select_norm=norm))
+
+
+def _mixer(config: Mapping[str, Any]) -> Mamba:
     reader = ConfigReader(config)
-    width, norm = reader.positive_int("hidden_size"), rms_norm(config, "layer_norm_epsilon")
+    width = reader.positive_int("hidden_size")
     rank = config.get("time_step_rank", "auto")
-    mixer = Mamba(
+    return Mamba(
         inner_size=reader.positive_int("intermediate_size", reader.positive_int("expand", 2) * width),
         state_size=reader.positive_int("state_size", 16),
         step_rank=math.ceil(width / 16) if rank == "auto" else reader.positive_int("time_step_rank"),
@@ -47,10 +60,14 @@ def mamba(config: Mapping[str, Any]) -> DecoderSpec:
         conv_bias=reader.boolean("use_conv_bias", True),
         bias=reader.boolean("use_bias", False),
     )
+
+
+def _mamba(config: Mapping[str, Any], mixer: Mamba) -> DecoderSpec:
+    norm = rms_norm(config, "layer_norm_epsilon", default=1e-5)
     layer = Layer((Branch(blocks=(mixer,), pre=norm),))
     return decoder(
         config,
-        [layer] * reader.positive_int("num_hidden_layers"),
+        [layer] * ConfigReader(config).positive_int("num_hidden_layers"),
         final_norm=norm,
         names=_NAMES,
         tied=True,
@@ -62,7 +79,7 @@ def mamba(config: Mapping[str, Any]) -> DecoderSpec:
 def mamba2(config: Mapping[str, Any]) -> DecoderSpec:
     """Mamba 2: nothing but state space mixers with heads."""
     reader = ConfigReader(config)
-    norm = rms_norm(config, "layer_norm_epsilon")
+    norm = rms_norm(config, "layer_norm_epsilon", default=1e-5)
     low, high = reader.floats("time_step_limit", (0.0, math.inf))
     mixer = Mamba2(
         num_heads=reader.positive_int("num_heads", 128),

@@ -47,9 +47,9 @@ class Mamba2:
         conv_width: Tokens that the convolution sees.
         conv_bias: Whether the convolution has a bias.
         bias: Whether the projections in and out have biases.
+        output_bias: Whether that out has one; None: as `bias`.
         norm: Norm of the output; None: the gate alone.
         step_limit: Least and greatest step size.
-        input_scale: Factor of the input.
         part_scales: Factors of what the input projection holds, in the order of `PARTS`.
         name: First part of its canonical names.
     """
@@ -61,9 +61,9 @@ class Mamba2:
     conv_width: int
     conv_bias: bool = True
     bias: bool = False
+    output_bias: bool | None = None
     norm: GatedNorm | None
     step_limit: tuple[float, float] = (0.0, math.inf)
-    input_scale: float = 1.0
     part_scales: tuple[float, ...] | None = None
     name: str = "mamba"
 
@@ -95,7 +95,8 @@ class Mamba2:
             yield tensor(name, (self.num_heads,), dtype=torch.float32, rows=heads)
         if self.norm is not None:
             yield tensor("norm.weight", (self.inner_size,), kind="norm", rows=inner)
-        yield from linear("output", width, self.inner_size, bias=self.bias, taken_columns=inner)
+        bias = self.bias if self.output_bias is None else self.output_bias
+        yield from linear("output", width, self.inner_size, bias=bias, taken_columns=inner)
 
     def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
         """The convolution's last inputs, and the scan's state in float32."""
@@ -151,11 +152,10 @@ class RunningMamba2:
         self._sizes = {part: _taken(rows[part]) for part in PARTS}
         self._input = Linear(weights, "input")
         self._scales: Tensor | None = None
-        if spec.part_scales is not None or spec.input_scale != 1.0:
-            scales = spec.part_scales or (1.0,) * len(PARTS)
+        if spec.part_scales is not None:
             each = [
-                torch.full((size,), scale * spec.input_scale)
-                for size, scale in zip(self._sizes.values(), scales, strict=True)
+                torch.full((size,), scale)
+                for size, scale in zip(self._sizes.values(), spec.part_scales, strict=True)
             ]
             self._scales = torch.cat(each).to(setup.device, setup.dtype)
         self._conv_weight, self._conv_bias = weights["conv.weight"], weights.get("conv.bias")

@@ -57,7 +57,8 @@ class MoE:
 
     It is called `mlp` like the dense block, so that a norm before either has one canonical name.
 
-    Canonical names: router, experts.N.gate, experts.N.up, experts.N.down, shared.*, shared_gate.
+    Canonical names: router, experts.N.gate, experts.N.up, experts.N.down, shared.*, shared_gate, latent_in,
+    latent_out.
 
     Attributes:
         num_experts: Experts to choose from.
@@ -73,6 +74,9 @@ class MoE:
         shared: An MLP that every token passes through; its name must be `shared`.
         shared_gate: Whether a sigmoid of a projection of the input scales the shared MLP's output.
         scale: Factor of the experts' sum.
+        latent_size: Features that the experts read and write, where a projection leads to them and another
+            one back; None: the hidden size.
+        latent_bias: Whether these projections have biases.
         name: First part of its canonical names.
     """
 
@@ -89,6 +93,8 @@ class MoE:
     shared: MLP | None = None
     shared_gate: bool = False
     scale: float = 1.0
+    latent_size: int | None = None
+    latent_bias: bool = False
     name: str = "mlp"
 
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
@@ -97,6 +103,16 @@ class MoE:
         yield from linear("router", choices, width, bias=self.router.bias)
         if self.router.correction:
             yield tensor("router.correction", (choices,), dtype=torch.float32)
+        if self.latent_size is not None:
+            yield from linear("latent_in", self.latent_size, width, bias=self.latent_bias)
+            yield from linear("latent_out", width, self.latent_size, bias=self.latent_bias)
+        if self.shared is not None:
+            yield from below("shared.", self.shared.parameters(width, shard))
+        if self.shared_gate:
+            yield from linear("shared_gate", 1, width)
+        yield from self._expert_parameters(self.latent_size or width, shard)
+
+    def _expert_parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
         experts, inner = self.cut(shard)
         sides = ("gate", "up") if self.gated else ("up",)
         count, rows = experts[1] - experts[0], inner[1] - inner[0]
@@ -139,10 +155,6 @@ class MoE:
                 lead=2,
                 parts=tuple(Part(name=f"experts.{e}.down.bias", shape=(width,)) for e in ids),
             )
-        if self.shared is not None:
-            yield from below("shared.", self.shared.parameters(width, shard))
-        if self.shared_gate:
-            yield from linear("shared_gate", 1, width)
 
     def cut(self, shard: Shard) -> tuple[tuple[int, int], tuple[int, int]]:
         """First and end of this rank's experts, and of what it holds of their width."""
@@ -168,6 +180,8 @@ class RunningMoE:
         "_first_expert",
         "_input",
         "_input_bias",
+        "_latent_in",
+        "_latent_out",
         "_num_local",
         "_router",
         "_setup",
@@ -189,6 +203,9 @@ class RunningMoE:
         if spec.shared is not None:
             self._shared = spec.shared.build(weights.below("shared."), setup)
         self._shared_gate = Linear(weights, "shared_gate") if spec.shared_gate else None
+        self._latent_in = self._latent_out = None
+        if spec.latent_size is not None:
+            self._latent_in, self._latent_out = Linear(weights, "latent_in"), Linear(weights, "latent_out")
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
@@ -197,10 +214,11 @@ class RunningMoE:
         if self._num_local < spec.num_experts:
             ids_TK = ids_TK - self._first_expert
             ids_TK = ids_TK.masked_fill((ids_TK < 0) | (ids_TK >= self._num_local), -1)
-        out_TE = torch.empty_like(x_TE)
+        inner_TL = x_TE if self._latent_in is None else self._latent_in(x_TE)
+        out_TL = torch.empty_like(inner_TL)
         ops.moe(
-            out_TE,
-            x_TE,
+            out_TL,
+            inner_TL,
             weights_TK,
             ids_TK,
             self._input,
@@ -214,7 +232,8 @@ class RunningMoE:
             weight_input=spec.weight_input,
             zero_experts=spec.zero_experts,
         )
-        out_TE = self._setup.sum_ranks(out_TE)
+        out_TL = self._setup.sum_ranks(out_TL)
+        out_TE = out_TL if self._latent_out is None else self._latent_out(out_TL)
         if spec.scale != 1.0:
             out_TE *= spec.scale
         if self._shared is not None:
