@@ -16,7 +16,7 @@ from llm_models.loading.assign import copy_tensors, place_tensors
 from llm_models.loading.dummy import fill_random
 from llm_models.loading.open_source import open_source
 from llm_models.model import Model
-from llm_models.parameters import Parameter, Shard
+from llm_models.parameters import ABSENT, Parameter, Shard
 from llm_models.pooling import PoolingModel, pooled_parameters
 from llm_models.registry import is_native, known_architectures, pooled_spec_for, spec_for
 from llm_models.spec import DecoderSpec
@@ -139,11 +139,11 @@ def _load(
 def _allocate(
     wanted: Sequence[Parameter], dtype: torch.dtype, device: torch.device | str
 ) -> dict[str, Tensor]:
-    """Memory for the parameters; what no checkpoint need hold is filled with its default, else with 0."""
+    """Memory for the parameters, untouched; what no checkpoint need hold is filled with its default or 0."""
     allocated = {}
     for parameter in wanted:
-        fill = 0.0 if parameter.default is None else parameter.default
-        allocated[parameter.name] = torch.full(
-            parameter.shape, fill, dtype=parameter.dtype or dtype, device=device
-        )
+        tensor = torch.empty(parameter.shape, dtype=parameter.dtype or dtype, device=device)
+        if parameter.default is not None or any(part.name == ABSENT for part in parameter.parts):
+            tensor.fill_(parameter.default or 0.0)
+        allocated[parameter.name] = tensor
     return allocated
