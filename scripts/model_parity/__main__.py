@@ -1,6 +1,7 @@
 """Owns the command line: `python -m scripts.model_parity --help`."""
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from llm_models.errors import ModelError
 from . import checks, sweep, table, tiny_models
 from .cases import Result, check_case
 from .layers import layer_differences
+from .two_ranks import TwoRanks
 
 
 def main() -> int:
@@ -33,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("check", help="compare classes (with all variants) with transformers")
     command.add_argument("names", nargs="+", metavar="CLASS[:variant]")
     command.add_argument("--fallback", action="store_true", help="even if there is a native spec")
+    command.add_argument("--tp", action="store_true", help="native ones also on two ranks")
     command.add_argument("--json", action="store_true", help="one JSON line a case")
     command.set_defaults(run=_check)
     command = commands.add_parser("layers", help="find the layer where a native model leaves the reference")
@@ -43,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--again", choices=("none", "failed", "fallback", "all"), default="none",
                          help="which cases with a result are run again; named ones are")  # fmt: skip
     command.add_argument("--limit", type=float, default=300.0, help="seconds a case")
+    command.add_argument("--workers", type=int, default=1, help="processes side by side")
     command.set_defaults(run=_sweep)
     command = commands.add_parser("table", help="write docs/models.md from the results")
     command.set_defaults(run=_table)
@@ -67,11 +71,13 @@ def _build(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     passed = True
-    for case in tiny_models.cases(arguments.names):
-        with tempfile.TemporaryDirectory() as folder:
-            result = check_case(case, Path(folder), fallback=arguments.fallback)
-        passed &= result.passed
-        print(json.dumps(result.as_dict()) if arguments.json else _shown(result), flush=True)
+    with contextlib.ExitStack() as stack:
+        ranks = stack.enter_context(TwoRanks()) if arguments.tp else None
+        for case in tiny_models.cases(arguments.names):
+            with tempfile.TemporaryDirectory() as folder:
+                result = check_case(case, Path(folder), fallback=arguments.fallback, ranks=ranks)
+            passed &= result.passed
+            print(json.dumps(result.as_dict()) if arguments.json else _shown(result), flush=True)
     return 0 if passed else 1
 
 
@@ -99,7 +105,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     cases = tiny_models.cases(arguments.names) if arguments.names else _all_cases()
     if not arguments.names:
         cases = [case for case in cases if case not in done or again(done[case])]
-    return 0 if sweep.sweep(cases, limit_s=arguments.limit) else 1
+    return 0 if sweep.sweep(cases, limit_s=arguments.limit, workers=arguments.workers) else 1
 
 
 def _table(_: argparse.Namespace) -> int:
@@ -108,10 +114,11 @@ def _table(_: argparse.Namespace) -> int:
 
 
 def _worker(_: argparse.Namespace) -> int:
-    for line in sys.stdin:
-        with tempfile.TemporaryDirectory() as folder:
-            result = check_case(line.strip(), Path(folder))
-        print(json.dumps(result.as_dict()), flush=True)
+    with TwoRanks() as ranks:
+        for line in sys.stdin:
+            with tempfile.TemporaryDirectory() as folder:
+                result = check_case(line.strip(), Path(folder), ranks=ranks)
+            print(json.dumps(result.as_dict()), flush=True)
     return 0
 
 

@@ -11,7 +11,8 @@ import transformers
 from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
 from llm_models.errors import ModelError
 
-from . import checks, pooling_checks, tiny_models
+from . import checks, pooling_checks, reference, tiny_models
+from .two_ranks import TwoRanks
 
 STANDINGS = ("native", "paged", "recompute", "unsupported", "not built", "error")
 
@@ -47,13 +48,17 @@ class Result:
         return asdict(self) | {"passed": self.passed}
 
 
-def check_case(case: str, folder: Path, *, fallback: bool = False) -> Result:
+TP_CHECK = "TP = 2"
+
+
+def check_case(case: str, folder: Path, *, fallback: bool = False, ranks: TwoRanks | None = None) -> Result:
     """Runs all checks of a case; whatever goes wrong ends up in the result.
 
     Args:
         case: `Class` or `Class:variant`.
         folder: Empty; the model is saved there.
         fallback: Use the fallback even if there is a native spec.
+        ranks: Where native decoders are also run with TP = 2; None: not.
     """
     start = time.perf_counter()
     try:
@@ -64,7 +69,7 @@ def check_case(case: str, folder: Path, *, fallback: bool = False) -> Result:
     except Exception as error:  # noqa: BLE001 - whatever transformers raises is a result
         return Result(case, "not built", reason=_line(error))
     try:
-        result = _checked(case, theirs, folder, fallback)
+        result = _checked(case, theirs, folder, fallback, ranks)
     except ModelError as error:
         result = Result(case, "unsupported", reason=str(error))
     except Exception as error:  # noqa: BLE001 - a bug of ours is a result
@@ -73,7 +78,9 @@ def check_case(case: str, folder: Path, *, fallback: bool = False) -> Result:
     return result
 
 
-def _checked(case: str, theirs: transformers.PreTrainedModel, folder: Path, fallback: bool) -> Result:
+def _checked(
+    case: str, theirs: transformers.PreTrainedModel, folder: Path, fallback: bool, ranks: TwoRanks | None
+) -> Result:
     if tiny_models.architecture_of(case) in tiny_models.pooling_cases():
         ours = pooling_checks.load(folder)
         pair = pooling_checks.PoolingPair(theirs, ours)
@@ -83,6 +90,15 @@ def _checked(case: str, theirs: transformers.PreTrainedModel, folder: Path, fall
     ours, standing, reason = checks.load_ours(folder, fallback=fallback)
     result = Result(case, standing, reason=reason, caches=_cache_kinds(ours.caches))
     _run(result, checks.CHECKS, checks.Pair(theirs, ours))
+    if ranks is not None and standing == "native":
+        _run(
+            result, {TP_CHECK: lambda pair: checks.two_ranks(pair, ranks, folder)}, checks.Pair(theirs, ours)
+        )
+    if not result.passed:
+        change = reference.dependence_on_later_tokens(theirs)
+        if not checks.within(change):
+            said = f"in transformers a token's logits depend on later tokens (by {change:.0e})"
+            result.reason = f"{result.reason}; {said}".removeprefix("; ")
     return result
 
 

@@ -14,6 +14,7 @@ from . import reference, tiny_models
 from .paged_run import PagedRun
 from .reference import relative_error
 from .tiny_models import tokens
+from .two_ranks import TwoRanks
 
 TOLERANCE = 1e-4
 STEPS = 32
@@ -118,6 +119,13 @@ def greedy(pair: Pair) -> float:
     run.preempt("a")
     produced += run.greedy("a", prompt + produced, len(expected) - half)
     return float(sum(ours != theirs for ours, theirs in zip(produced, expected, strict=True)))
+
+
+def two_ranks(pair: Pair, ranks: TwoRanks, folder: Path) -> float:
+    """The model of a folder shared between two ranks."""
+    ids = tokens(41, 1)
+    ours = ranks.logits(folder, [ids[:29], ids[29:30], ids[30:]])
+    return relative_error(ours, reference.logits(pair.theirs, ids))
 
 
 CHECKS: dict[str, Check] = {

@@ -62,6 +62,13 @@ def clear_greedy(model: transformers.PreTrainedModel, length: int, count: int, t
     return Greedy(longest.prompt, longest.produced[:-1], longest.margin)
 
 
+def dependence_on_later_tokens(model: transformers.PreTrainedModel) -> float:
+    """How far logits change when tokens are appended; more than rounding: no causal language model."""
+    ids = tokens(41, 1)
+    whole = logits(model, ids)
+    return max(relative_error(whole[:count], logits(model, ids[:count])) for count in (11, 25, 40))
+
+
 def relative_error(ours: Tensor, expected: Tensor) -> float:
     """Largest difference as a share of the largest value; infinite where shapes differ or it is no number."""
     if ours.shape != expected.shape or not bool(torch.isfinite(ours).all()):

@@ -2,10 +2,12 @@
 
 import json
 import os
+import queue
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,22 +31,36 @@ def write_results(results: dict[str, dict[str, Any]], path: Path = RESULTS) -> N
     partial.replace(path)
 
 
-def sweep(cases: Iterable[str], *, limit_s: float, path: Path = RESULTS) -> bool:
+def sweep(cases: Sequence[str], *, limit_s: float, workers: int = 1, path: Path = RESULTS) -> bool:
     """Checks the cases and enters each result at once; returns whether all passed."""
-    passed = True
-    with Worker() as worker:
-        for case in cases:
-            result = worker.check(case, limit_s)
-            results = read_results(path)
-            results[case] = result
-            write_results(results, path)
-            passed &= bool(result["passed"])
-            outcome = "ok  " if result["passed"] else "FAIL"
-            print(
-                f"{outcome} {case}: {result['standing']} {result['seconds']} s {result['reason'][:120]}",
-                flush=True,
-            )
-    return passed
+    waiting, lock, outcomes = queue.SimpleQueue[str](), threading.Lock(), []
+    for case in cases:
+        waiting.put(case)
+
+    def work() -> None:
+        with Worker() as worker:
+            while not waiting.empty():
+                try:
+                    case = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                result = worker.check(case, limit_s)
+                with lock:
+                    write_results(read_results(path) | {case: result}, path)
+                    outcomes.append(bool(result["passed"]))
+                    _report(result)
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return all(outcomes)
+
+
+def _report(result: Mapping[str, Any]) -> None:
+    head = f"{'ok  ' if result['passed'] else 'FAIL'} {result['case']}: {result['standing']}"
+    print(f"{head} {result['seconds']} s {result['reason'][:120]}", flush=True)
 
 
 class Worker:

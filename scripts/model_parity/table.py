@@ -7,8 +7,10 @@ from typing import Any
 import transformers
 
 from . import tiny_models
+from .cases import TP_CHECK
 from .checks import CHECKS, within
 
+COLUMNS = (*CHECKS, TP_CHECK)
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 _HEAD = """# Models
@@ -31,10 +33,10 @@ same.
 
 Checks: a prompt in **one pass**; **chunked**, with single tokens between; **batched** with others of
 different lengths; a **prefix hit** (blocks, windows and state checkpoints of another sequence);
-**preempted**, with all blocks taken away; 32 **greedy** tokens, preempted half way. Blocks lie at random
-places; what must not be read is wrong numbers. Caches say what a token leaves behind: `full` attention, a
-`window`, a `chunk`, a `latent`, a recurrent `state`, or just its id (`tokens`). A class with several kinds
-has a hybrid cache.
+**preempted**, with all blocks taken away; 32 **greedy** tokens, preempted half way; native ones also on two
+ranks (**TP = 2**). Blocks lie at random places; what must not be read is wrong numbers. Caches say what a
+token leaves behind: `full` attention, a `window`, a `chunk`, a `latent`, a recurrent `state`, or just its id
+(`tokens`). A class with several kinds has a hybrid cache.
 
 `uv run python -m scripts.model_parity check LlamaForCausalLM` runs the checks of one class.
 
@@ -55,7 +57,7 @@ def page(results: Mapping[str, dict[str, Any]]) -> str:
         **{kind: counts.get(kind.replace("_", " "), 0)
            for kind in ("native", "paged", "recompute", "failing", "unsupported", "not_built")},
     )  # fmt: skip
-    columns = ["architecture", "model types", "standing", "caches", *CHECKS, "largest error", "notes"]
+    columns = ["architecture", "model types", "standing", "caches", *COLUMNS, "largest error", "notes"]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += [_line(name, types[name], row) for name, row in rows.items()]
     return head + "\n".join(lines) + "\n"
@@ -92,7 +94,7 @@ def _worse(one: float | str, other: float | str) -> float | str:
 
 
 def _line(name: str, types: tuple[str, ...], row: Mapping[str, Any]) -> str:
-    marks = [_mark(row["checks"].get(check)) for check in CHECKS]
+    marks = [_mark(row["checks"].get(check)) for check in COLUMNS]
     numbers = [row["checks"][check] for check in row["checks"] if check != "greedy"]
     numbers = [outcome for outcome in numbers if not isinstance(outcome, str)]
     largest = f"{max(numbers):.0e}" if numbers else "-"

@@ -28,7 +28,7 @@ SHRUNK: dict[str, Any] = {
     "max_position_embeddings": 128, "n_positions": 128, "n_ctx": 128, "max_seq_len": 128,
     "context_length": 128, "max_source_positions": 64, "max_target_positions": 128, "sliding_window": 7,
     "sliding_window_size": 7, "attention_window_size": 7, "window_size": 7, "local_attention": 12,
-    "attention_chunk_size": 12, "keep_window_size": 12, "position_embedding_size": 64,
+    "attention_chunk_size": 12, "keep_window_size": 128, "position_embedding_size": 64,
     "num_position_embeddings": 64,
     # Experts
     "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "moe_num_experts": 8,
@@ -42,7 +42,7 @@ SHRUNK: dict[str, Any] = {
     # Latent attention, sparse attention
     "q_lora_rank": 20, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12,
     "v_head_dim": 10, "qk_head_dim": 20, "o_lora_rank": 16, "o_groups": 2, "index_head_dim": 16,
-    "index_n_heads": 4, "index_topk": 8, "index_block_size": 4, "index_topk_blocks": 3,
+    "index_n_heads": 16, "index_topk": 8, "index_block_size": 4, "index_topk_blocks": 3,
     # Recurrent layers
     "linear_key_head_dim": 8, "linear_value_head_dim": 12, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_head_dim": 8, "linear_num_heads": 4, "mamba_d_state": 8,
@@ -234,6 +234,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "Gemma4UnifiedAssistantForCausalLM": {
         "text_config": {"num_hidden_layers": 2, "head_dim": 16, "layer_types": [_SLIDING, _FULL]}
     },
+    "HrmTextForCausalLM": {"initializer_range": 0.1},
     "GPTNeoForCausalLM": {"num_layers": 3, "attention_types": [[["global", "local", "global"], 1]]},
     "HeliumForCausalLM": {"head_dim": 16},
     "HunYuanDenseV1ForCausalLM": {"head_dim": 24},
