@@ -171,7 +171,7 @@ class Attention:
                     rows = (first * size, end * size)
                     for parameter in self.qk_norm.norm.parameters(name, count * size, rows=rows):
                         if self.qk_norm.is_separate:
-                            yield _with_part_per_head(parameter, range(first, end), size)
+                            yield _with_part_per_head(parameter, count, range(first, end), size)
                         else:
                             yield parameter
         if self.value_norm is not None and self.kv_from is None:
@@ -182,10 +182,14 @@ class Attention:
             yield from self.output_norm.parameters("output_norm", self.num_heads * value_size, rows=rows)
 
 
-def _with_part_per_head(parameter: Parameter, heads: range, size: int) -> Parameter:
+def _with_part_per_head(parameter: Parameter, count: int, own: range, size: int) -> Parameter:
+    """The parameter of a rank's `own` heads out of `count`, from a tensor a head; of others nothing is taken."""
     module, _, leaf = parameter.name.rpartition(".")
-    parts = tuple(Part(name=f"{module}.{head}.{leaf}", shape=(size,)) for head in heads)
-    return replace(parameter, parts=parts)
+    parts = (
+        Part(name=f"{module}.{head}.{leaf}", shape=(size,), rows=None if head in own else (0, 0))
+        for head in range(count)
+    )
+    return replace(parameter, parts=tuple(parts))
 
 
 def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:

@@ -36,6 +36,7 @@ class Step:
         caches: The tensors of each cache.
         packed: The sequences of a pass without caches, else None.
         embeddings: [T, E], the first hidden states, for blocks that read them again.
+        layer_inputs: [T, layers, size], what each layer mixes in besides the stream; None where none does.
     """
 
     input_ids: Tensor
@@ -44,6 +45,7 @@ class Step:
     caches: Sequence[tuple[Tensor, ...]]
     packed: Packed | None
     embeddings: Tensor
+    layer_inputs: Tensor | None = None
 
 
 class Weights:
