@@ -57,6 +57,16 @@ class EngineOptions:
         "Tokens between kept copies of recurrent states, from which prefix hits go on: a multiple of "
         "block_size. By default what the size of the states makes worth it.",
     )
+    tensor_parallel_size: int = _option(
+        1, "Devices that share each layer of the model, one process each; more than 1 on one host."
+    )
+    offline: bool = _option(
+        False, "Take models from local folders and the hub's cache only; HF_HUB_OFFLINE=1 does the same."
+    )
+    allow_pickle: bool = _option(False, "Read weights from pickle files (.bin), without running their code.")
+    trust_remote_code: bool = _option(
+        False, "Run Python code that the checkpoint holds. Only for sources that you trust."
+    )
     gpu_memory_fraction: float = _option(
         0.9, "Share of the device's memory for weights, activations and cache; above 0, up to 1."
     )
@@ -113,7 +123,7 @@ class EngineOptions:
         self._check_fraction()
         self._check_host_cache()
         self._check_policies()
-        for name in ("enable_prefix_caching", "progress"):
+        for name in ("enable_prefix_caching", "offline", "allow_pickle", "trust_remote_code", "progress"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
         if self.overlap is not None and not isinstance(self.overlap, bool):
@@ -157,6 +167,7 @@ class EngineOptions:
         ranges = {
             "max_model_len": (1, 2**31 - 1),
             "state_interval": (1, 2**30),
+            "tensor_parallel_size": (1, 1024),
             "kv_cache_bytes": (1, 2**63 - 1),
             "max_num_seqs": (1, 65_536),
             "max_num_batched_tokens": (1, 1_048_576),

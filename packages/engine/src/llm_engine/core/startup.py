@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llm_distributed import CallFailed, Executor, InProcessExecutor
+from llm_distributed import CallFailed, Executor, InProcessExecutor, MultiprocessExecutor
 from llm_kvcache import KVCache
 from llm_models import ModelFiles, resolve
 from llm_scheduler import Scheduler, SchedulerConfig, load_scheduler
@@ -53,7 +53,7 @@ def one_line(error: BaseException) -> str:
 
 def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None) -> EngineCore:
     started_s = time.monotonic()
-    files = resolve(options.model)
+    files = resolve(options.model, offline=options.offline, allow_pickle=options.allow_pickle)
     tokenizer_path = Path(options.tokenizer) if options.tokenizer else files.tokenizer_path
     tokenizer = _load_tokenizer(
         tokenizer_path, optional=options.load_format == "dummy" and not options.tokenizer
@@ -124,10 +124,13 @@ def _start_worker(
         state_interval=options.state_interval,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         graphs=options.graphs,
+        offline=options.offline,
+        allow_pickle=options.allow_pickle,
+        trust_remote_code=options.trust_remote_code,
         threads=options.threads,
         progress=options.progress,
     )
-    executor = InProcessExecutor(create_worker, {"config": config})
+    executor = _make_executor(config, options.tensor_parallel_size)
     executor.start()
     try:
         loaded: ModelInfo = executor.call("load")[0]
@@ -139,6 +142,20 @@ def _start_worker(
         executor.shutdown()
         raise
     return executor, model, sizes
+
+
+def _make_executor(config: WorkerConfig, num_ranks: int) -> Executor:
+    """One rank runs in this process; several in one each, with collectives between their devices."""
+    if num_ranks == 1:
+        return InProcessExecutor(create_worker, {"config": config})
+    on_cuda = config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
+    return MultiprocessExecutor(
+        "llm_engine.worker:create_worker",
+        {"config": config},
+        num_ranks,
+        "llm_engine.worker.codec:EngineCodec",
+        backend="nccl" if on_cuda else "gloo",
+    )
 
 
 def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache: KVCache) -> Scheduler:

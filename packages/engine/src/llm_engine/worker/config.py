@@ -27,6 +27,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
         graphs: "auto" (full on CUDA), "none" or "full": capture decode steps as CUDA graphs.
+        offline: Do not ask a hub.
+        allow_pickle: Read weights from pickle files.
+        trust_remote_code: Run model code that the checkpoint holds.
         threads: torch threads on a CPU; None leaves torch's choice.
         progress: Show a progress bar while loading.
     """
@@ -45,6 +48,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_interval: int | None = None
     sampled_vocab_size: int | None = None
     graphs: str = "auto"
+    offline: bool = False
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
     threads: int | None = None
     progress: bool = False
 

@@ -12,8 +12,8 @@ from llm_engine.worker.errors import InvalidOption
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def pick_device(name: str) -> torch.device:
-    """The device meant by "auto", "cpu", "cuda" or "cuda:N".
+def pick_device(name: str, rank: int = 0) -> torch.device:
+    """The device meant by "auto", "cpu", "cuda" or "cuda:N"; where no number is named, that of the rank.
 
     Raises:
         InvalidOption: No such device on this machine.
@@ -28,9 +28,9 @@ def pick_device(name: str) -> torch.device:
         raise InvalidOption("device", f"must be cpu or cuda, got {name!r}")
     if device.type == "cuda":
         count = torch.cuda.device_count()
-        device = torch.device("cuda", device.index or 0)
+        device = torch.device("cuda", rank if device.index is None else device.index)
         if device.index >= count:
-            raise InvalidOption("device", f"{name!r} is not there: torch sees {count} CUDA devices")
+            raise InvalidOption("device", f"{device} is not there: torch sees {count} CUDA devices")
         torch.cuda.set_device(device)
     return device
 

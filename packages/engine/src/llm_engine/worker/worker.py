@@ -38,15 +38,14 @@ class Worker:
         config: What to load and how.
 
     Raises:
-        InvalidOption: The mesh asks for sharding, which the models do not do yet, or an option is out of
-            range.
+        InvalidOption: The mesh has another axis than tensor parallelism, or an option is out of range.
     """
 
     def __init__(self, mesh: DeviceMesh, config: WorkerConfig) -> None:
-        if mesh.world_size != 1:
-            raise InvalidOption("world_size", f"models cannot be sharded yet, got {mesh.world_size} ranks")
-        self._config = config
-        self._device = pick_device(config.device)
+        if mesh.world_size != mesh.size("tp"):
+            raise InvalidOption("mesh", f"ranks share layers (axis tp) and nothing else, got {mesh.axes}")
+        self._mesh, self._config = mesh, config
+        self._device = pick_device(config.device, mesh.global_rank)
         self._graphs = use_graphs(config.graphs, self._device)
         if config.threads is not None:
             if config.threads < 1:
@@ -60,17 +59,21 @@ class Worker:
 
         Raises:
             InvalidOption: `dtype` or `max_model_len` does not go with the model.
-            ModelError: What `llm_models` raises for missing or broken files.
+            ModelError: What `llm_models` raises for missing or broken files, or for a model that cannot be
+                shared out among the ranks.
         """
         started = time.perf_counter()
-        config, files = self._config, resolve(self._config.model)
+        config = self._config
+        files = resolve(config.model, offline=config.offline, allow_pickle=config.allow_pickle)
         dtype = pick_dtype(config.dtype, self._device, files.config)
         model = load_model(
             files,
             dtype=dtype,
             device=self._device,
             load_format="dummy" if config.load_format == "dummy" else "auto",
-            progress=config.progress,
+            progress=config.progress and self._mesh.global_rank == 0,
+            mesh=self._mesh,
+            trust_remote_code=config.trust_remote_code,
         )
         self._graphs = self._graphs and model.capturable
         limit = model.spec.max_positions
