@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
+from llm_distributed import DeviceMesh
 from safetensors import SafetensorError
 
 from llm_models.config import architecture_name
@@ -21,6 +22,7 @@ from llm_models.errors import (
 from llm_models.fallback.choosing import choose
 from llm_models.fallback.models import FallbackModel
 from llm_models.fallback.positions import max_positions
+from llm_models.fallback.sharding import shard_by_plan
 from llm_models.fallback.transformers_classes import causal_class, remote_name
 from llm_models.fallback.verdict import fallback_verdict, verdict_of_class
 from llm_models.files import ModelFiles
@@ -33,6 +35,7 @@ def load_fallback(
     device: torch.device | str,
     load_format: Literal["auto", "dummy"] = "auto",
     trust_remote_code: bool = False,
+    mesh: DeviceMesh | None = None,
 ) -> FallbackModel:
     """Loads a model that has no native spec, with transformers' module for it.
 
@@ -46,8 +49,11 @@ def load_fallback(
         device: Where they go.
         load_format: `auto` reads the files' weights; `dummy` fills in seeded random numbers instead.
         trust_remote_code: Run model code that the checkpoint holds.
+        mesh: The ranks that share the layers (axis `tp`) by the class's own plan. Each reads the whole
+            checkpoint into host memory first.
 
     Raises:
+        ShardingError: The class has no such plan, or sizes do not divide.
         UnsupportedConfig: The fallback cannot serve this config; the message says why.
         WeightError: The weight files are at fault.
     """
@@ -62,10 +68,15 @@ def load_fallback(
     with _quiet():
         config = _config(files, trust_remote_code)
         found = causal_class(name) or _remote_class(files)
+        shared = mesh is not None and mesh.size("tp") > 1
+        where = "cpu" if shared else device
         if load_format == "dummy":
-            model = _random(found, config, dtype, device)
+            model = _random(found, config, dtype, where)
         else:
-            model = _read(found, config, files, dtype, device)
+            model = _read(found, config, files, dtype, where)
+        if mesh is not None and shared:
+            shard_by_plan(model, mesh)
+            model.to(device)
     model.requires_grad_(False).eval()
     if causal_class(name) is None:
         verdict = verdict_of_class(type(model))
