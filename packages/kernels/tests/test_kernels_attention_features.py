@@ -54,6 +54,7 @@ def _by_hand(case, options):
     outs, token = [], 0
     block_size, group = case.key_cache.shape[1], case.query.shape[1] // case.key_cache.shape[2]
     cap, slopes, sinks = (options.get(name) for name in ("soft_cap", "alibi_slopes", "sinks"))
+    bias = options.get("distance_bias")
     for row, (num_queries, context) in enumerate(case.rows):
         table = case.metadata.block_tables[row].tolist()
         for q in range(num_queries):
@@ -71,6 +72,9 @@ def _by_hand(case, options):
                     scores = cap * torch.tanh(scores / cap)
                 if slopes is not None:
                     scores = scores + float(slopes[head]) * (torch.tensor(keys) - position)
+                if bias is not None:
+                    distances = position - torch.tensor(keys)
+                    scores = scores + bias[head, distances.clamp(max=bias.shape[1] - 1)].double()
                 weights = scores.exp()
                 norm = weights.sum() + (math.exp(sinks[head]) if sinks is not None else 0.0)
                 outs.append(weights / norm @ value)
@@ -112,6 +116,19 @@ def test_split_keys_in_cpp(make_attention_case, relative_error, options):
     finally:
         torch.set_num_threads(before)
     assert relative_error(*results) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sliding_window": 30, "soft_cap": 2.0}, {"sinks": SINKS}], ids=_name
+)
+@pytest.mark.parametrize("width", [1, 12, 200])
+def test_a_bias_by_distance(make_attention_case, relative_error, options, width):
+    """By the reference, which is chosen although others would win without the bias."""
+    case = make_attention_case(MIXED, head_size=32)
+    options = options | {"distance_bias": torch.randn(4, width)}
+    assert relative_error(case.run(**options), _by_hand(case, options)) < 1e-5
+    with ops.use_backend("paged_attention", "cpp"), pytest.raises(BackendUnavailable, match="distance_bias"):
+        case.run(**options)
 
 
 def test_cross_attention_may_have_more_queries_than_keys(backend, make_attention_case, relative_error):
@@ -172,6 +189,10 @@ def test_a_call_goes_to_a_back_end_that_has_its_features(make_attention_case):
         ("causal", {"causal": False, "sliding_window": 4}),
         ("causal", {"causal": False, "chunk": 4}),
         ("causal", {"causal": False, "alibi_slopes": SLOPES}),
+        ("causal", {"causal": False, "distance_bias": torch.zeros(4, 3)}),
+        ("distance_bias", {"distance_bias": torch.zeros(3, 3)}),
+        ("distance_bias", {"distance_bias": torch.zeros(4)}),
+        ("distance_bias", {"distance_bias": torch.zeros(4, 3, dtype=torch.bfloat16)}),
     ],
 )
 def test_a_bad_option_is_named(make_attention_case, field, options):

@@ -73,6 +73,7 @@ def check_scoring(
     sinks: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
     causal: bool = True,
+    distance_bias: torch.Tensor | None = None,
 ) -> None:
     """Checks how scores come about; all None (and causal) is always right."""
     if sliding_window is not None and sliding_window < 1:
@@ -88,10 +89,16 @@ def check_scoring(
     if alibi_slopes is not None:
         check_shape("alibi_slopes", alibi_slopes, (query_THD.shape[1],), query_THD.device)
         check_dtype("alibi_slopes", alibi_slopes, torch.float32)
-    if not causal and (sliding_window is not None or chunk is not None or alibi_slopes is not None):
-        raise InvalidArgument(
-            "causal", "without it queries have no position among the keys: no window, chunk or ALiBi"
-        )
+    if distance_bias is not None:
+        width = distance_bias.shape[-1] if distance_bias.ndim == 2 else 0
+        if width == 0:
+            raise InvalidArgument("distance_bias", f"expected [H, L], got {list(distance_bias.shape)}")
+        check_shape("distance_bias", distance_bias, (query_THD.shape[1], width), query_THD.device)
+        check_dtype("distance_bias", distance_bias, torch.float32)
+    by_position = (sliding_window, chunk, alibi_slopes, distance_bias)
+    if not causal and any(option is not None for option in by_position):
+        reason = "without it queries have no position among the keys: no window, chunk, ALiBi or bias"
+        raise InvalidArgument("causal", reason)
 
 
 def check_latent_attention(

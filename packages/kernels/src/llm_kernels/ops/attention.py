@@ -27,6 +27,7 @@ class _PagedAttention(Protocol):
         sinks: torch.Tensor | None,
         alibi_slopes: torch.Tensor | None,
         causal: bool,
+        distance_bias: torch.Tensor | None = None,
         /,
     ) -> None: ...
 
@@ -69,6 +70,7 @@ def paged_attention(
     sinks: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
     causal: bool = True,
+    distance_bias: torch.Tensor | None = None,
 ) -> None:
     """Attention of each row's query tokens over its cached tokens, the step's own included.
 
@@ -91,18 +93,24 @@ def paged_attention(
             of the softmax only.
         alibi_slopes: float32 [H]; the (capped) score of a key at k falls by slope * (p - k).
         causal: Without it each query sees all `context_lens` keys of its row (cross attention): the queries
-            are not counted in them, and a window, a chunk or ALiBi have no meaning.
+            are not counted in them, and a window, a chunk, ALiBi or a bias by distance have no meaning.
+        distance_bias: float32 [H, L]; added to the (capped) score of a key at k: that of the distance p - k,
+            from L - 1 on the last one.
 
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, or (CPU) a block id lies outside the cache.
     """
     head_size, value_size = query_THD.shape[-1], value_cache.shape[-1]
     features = PLAIN
+    further: tuple[torch.Tensor, ...] = ()
     if chunk is not None or sinks is not None or alibi_slopes is not None or not causal:
         features = _features(chunk, sinks, alibi_slopes, causal)
     if value_size != head_size:
         features |= _ODD_VALUE_SIZE if head_size % 16 or value_size % 16 else _VALUE_SIZE
         head_size = max(head_size, value_size)
+    if distance_bias is not None:  # Only back ends with the feature have the argument.
+        features |= {"distance_bias"}
+        further = (distance_bias,)
     PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features)(
         out_THV,
         query_THD,
@@ -116,6 +124,7 @@ def paged_attention(
         sinks,
         alibi_slopes,
         causal,
+        *further,
     )
 
 

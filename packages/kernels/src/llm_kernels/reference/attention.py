@@ -33,6 +33,7 @@ def paged_attention(
     sinks: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
     causal: bool,
+    distance_bias: torch.Tensor | None = None,
 ) -> None:
     """Reference of `ops.paged_attention`. Reads the lengths on the host, so it waits for the device."""
     scoring = Scoring(
@@ -43,9 +44,10 @@ def paged_attention(
         sinks=sinks,
         alibi_slopes=alibi_slopes,
         causal=causal,
+        distance_bias=distance_bias,
     )
     check_attention(out_THV, query_THD, key_cache, value_cache, metadata)
-    check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
+    check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal, distance_bias)
     attend_rows(out_THV, query_THD, key_cache, value_cache, metadata, scoring)
 
 

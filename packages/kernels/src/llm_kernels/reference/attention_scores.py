@@ -18,6 +18,7 @@ class Scoring:
     sinks: torch.Tensor | None = None
     alibi_slopes: torch.Tensor | None = None
     causal: bool = True
+    distance_bias: torch.Tensor | None = None
 
     def first_key(self, position: int) -> int:
         """The first key that the query at `position` and those after it see."""
@@ -81,6 +82,10 @@ def attend(
     if scoring.alibi_slopes is not None:
         distance_BQC = (query_pos_BQ.unsqueeze(-1) - key_pos_BC.unsqueeze(-2)).abs().float()
         scores -= scoring.alibi_slopes.float().view(-1, 1, 1) * distance_BQC.unsqueeze(1)
+    if scoring.distance_bias is not None:
+        longest = scoring.distance_bias.shape[1] - 1
+        distance_BQC = (query_pos_BQ.unsqueeze(-1) - key_pos_BC.unsqueeze(-2)).clamp(0, longest)
+        scores += scoring.distance_bias.float()[:, distance_BQC].transpose(0, 1)
     if bias_HQC is not None:
         scores += bias_HQC
     seen = scoring.seen(query_pos_BQ, key_pos_BC)
