@@ -96,7 +96,23 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "biases": {"use_qkv_bias": True},
     },
     "PersimmonForCausalLM": {"no-qk-norm": {"qk_layernorm": False}},
-    "GraniteMoeHybridForCausalLM": {"nope": {"position_embedding_type": None}},
+    "GraniteMoeHybridForCausalLM": {
+        "nope": {"position_embedding_type": None},
+        "dense-tied": {"num_local_experts": 0, "mamba_proj_bias": True} | _TIED,
+    },
+    "BambaForCausalLM": {"biases": {"mamba_proj_bias": True, "mamba_conv_bias": False} | _BIASES},
+    "MiniMaxForCausalLM": {
+        "factors": {
+            "full_attn_alpha_factor": 1.3,
+            "full_attn_beta_factor": 0.8,
+            "linear_attn_alpha_factor": 0.9,
+            "linear_attn_beta_factor": 1.2,
+            "mlp_alpha_factor": 1.1,
+            "mlp_beta_factor": 0.7,
+        }
+    },
+    "Lfm2MoeForCausalLM": {"no-correction": {"use_expert_bias": False, "norm_topk_prob": False}},
+    "RecurrentGemmaForCausalLM": {"biases": {"attention_bias": True, "lru_width": 96}},
     "Gemma3ForCausalLM": {
         "untied-soft-cap": {"tie_word_embeddings": False, "final_logit_softcapping": 10.0},
         "linear-rope": {"rope_parameters": {_FULL: _LINEAR_ROPE, _SLIDING: _SLIDING_ROPE}},
@@ -131,6 +147,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "FalconH1ForCausalLM": {
         "norm": {"mamba_rms_norm": True},
         "norm-after-gate": {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+        "biases": {"mamba_proj_bias": True} | _BIASES,
     },
     "DogeForCausalLM": {"mixture": {"is_moe": True, "num_experts": 16}},
     "HunYuanMoEV1ForCausalLM": {"biases": {"attention_bias": True}},

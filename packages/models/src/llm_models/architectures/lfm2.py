@@ -1,4 +1,4 @@
-"""Owns the spec of dense LFM2: short convolutions, and attention in some layers."""
+"""Owns the specs of LFM2 and LFM2-MoE: short convolutions, and attention in some layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,7 @@ from llm_models.architectures.common import attention, decoder, layer_kinds, ren
 from llm_models.blocks.attention import QKNorm
 from llm_models.blocks.layer import BlockSpec, Branch, Layer
 from llm_models.blocks.mlp import MLP
+from llm_models.blocks.moe import MoE, Router
 from llm_models.blocks.short_conv import ShortConv
 from llm_models.config import ConfigReader
 from llm_models.errors import UnsupportedConfig
@@ -32,10 +33,20 @@ NAMES = LLAMA_NAMES.but(
 )
 """Names of LFM2; a norm before either kind of mixer is `mixer.norm`."""
 
+_MOE_NAMES = NAMES.but(
+    {
+        "feed_forward.gate": "mlp.router",
+        "feed_forward.expert_bias": "mlp.router.correction",
+        "feed_forward.experts.{e}.w1": "mlp.experts.{e}.gate",
+        "feed_forward.experts.{e}.w3": "mlp.experts.{e}.up",
+        "feed_forward.experts.{e}.w2": "mlp.experts.{e}.down",
+    }
+)
+
 
 def mixers(config: Mapping[str, Any]) -> list[Branch]:
     """The first branch of every layer: attention or a short convolution, as `layer_types` says."""
-    reader, norm = ConfigReader(config), rms_norm(config, "norm_eps")
+    reader, norm = ConfigReader(config), rms_norm(config, "norm_eps", default=1e-5)
     count = reader.positive_int("num_hidden_layers")
     kinds = layer_kinds(config)
     if kinds is None:
@@ -72,6 +83,32 @@ def dense_mlp(config: Mapping[str, Any]) -> MLP:
 def lfm2(config: Mapping[str, Any]) -> DecoderSpec:
     """LFM2."""
     config = renamed(config, {"tie_word_embeddings": "tie_embedding"})
-    norm, mlp = rms_norm(config, "norm_eps"), dense_mlp(config)
+    norm, mlp = rms_norm(config, "norm_eps", default=1e-5), dense_mlp(config)
     layers = [Layer((mixer, Branch(blocks=(mlp,), pre=norm))) for mixer in mixers(config)]
     return decoder(config, layers, final_norm=norm, names=NAMES, tied=True)
+
+
+@architecture("Lfm2MoeForCausalLM")
+def lfm2_moe(config: Mapping[str, Any]) -> DecoderSpec:
+    """LFM2-MoE: experts in all but the first layers."""
+    config = renamed(config, {"tie_word_embeddings": "tie_embedding"})
+    reader, norm = ConfigReader(config), rms_norm(config, "norm_eps", default=1e-5)
+    dense = MLP(intermediate_size=reader.positive_int("intermediate_size", 7168))
+    moe = MoE(
+        num_experts=reader.positive_int("num_experts", 32),
+        expert_size=reader.positive_int("moe_intermediate_size", 1792),
+        router=Router(
+            top_k=reader.positive_int("num_experts_per_tok", 4),
+            scoring="sigmoid",
+            correction=reader.boolean("use_expert_bias", True),
+            renormalize=reader.boolean("norm_topk_prob", True),
+            renormalize_eps=1e-6,
+            scale=reader.positive_float("routed_scaling_factor", 1.0),
+        ),
+    )
+    first = reader.whole_number("num_dense_layers", 2)
+    layers = [
+        Layer((mixer, Branch(blocks=(dense if index < first else moe,), pre=norm)))
+        for index, mixer in enumerate(mixers(config))
+    ]
+    return decoder(config, layers, final_norm=norm, names=_MOE_NAMES, tied=True)
