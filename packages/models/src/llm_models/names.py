@@ -26,6 +26,7 @@ class Fused:
         groups: For `groups`.
         transposed: It is stored as [inputs, outputs].
         stacked: Its first dimension counts experts; the targets have an `{e}`.
+        flat_experts: For stacked ones whose experts lie below each other in the first dimension: how many.
     """
 
     targets: tuple[str, ...]
@@ -33,6 +34,7 @@ class Fused:
     groups: int = 1
     transposed: bool = False
     stacked: bool = False
+    flat_experts: int = 0
 
     def take(self, whole: Tensor, target: int, expert: int, rows: Sequence[int]) -> Tensor:
         """The view of `whole` that is target number `target`.
@@ -46,6 +48,8 @@ class Fused:
         Raises:
             ValueError, RuntimeError, IndexError: The tensor's shape does not fit.
         """
+        if self.flat_experts:
+            whole = whole.unflatten(0, (self.flat_experts, -1))
         x = whole[expert] if self.stacked else whole
         if self.transposed and x.dim() > 1:
             x = x.transpose(-1, -2)
@@ -86,9 +90,9 @@ def transposed(target: str) -> Fused:
     return Fused((target,), transposed=True)
 
 
-def stacked(target: str, *, transposed: bool = False) -> Fused:
+def stacked(target: str, *, transposed: bool = False, flat_experts: int = 0) -> Fused:
     """One layer of every expert, along the first dimension."""
-    return Fused((target,), transposed=transposed, stacked=True)
+    return Fused((target,), transposed=transposed, stacked=True, flat_experts=flat_experts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

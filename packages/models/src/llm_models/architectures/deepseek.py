@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from llm_models.architectures import architecture
 from llm_models.architectures.common import decoder, gated_mlp, rms_norm
+from llm_models.architectures.mixtures import further_layers, shared_mlp
 from llm_models.blocks.latent_attention import LatentAttention
 from llm_models.blocks.layer import LayerSpec, pre_norm
 from llm_models.blocks.moe import MoE, Router
+from llm_models.blocks.norm import Norm
 from llm_models.config import ConfigReader
 from llm_models.errors import UnsupportedConfig
 from llm_models.names import LLAMA_NAMES
@@ -38,8 +39,8 @@ LATENT_NAMES = {
 }
 """Names of latent attention."""
 
-# Layers past the last are for predicting several tokens at once; they are not used here.
-_NEXT_TOKEN_LAYERS = (r"model\.layers\.\d+\.(eh_proj|enorm|hnorm|shared_head|embed_tokens).*",)
+# The reference leaves it at its default, whatever the config says of the other norms.
+_LATENT_NORM = Norm(eps=1e-6)
 
 
 def latent_attention(config: Mapping[str, Any], *, interleaved: bool = True) -> LatentAttention:
@@ -60,7 +61,7 @@ def latent_attention(config: Mapping[str, Any], *, interleaved: bool = True) -> 
         latent_size=reader.positive_int("kv_lora_rank"),
         query_latent_size=reader.positive_int("q_lora_rank") if reader.has("q_lora_rank") else None,
         scale=(plain + turning) ** -0.5 * _yarn_scale(reader),
-        norm=rms_norm(config),
+        norm=_LATENT_NORM,
         rope=rope,
         bias=reader.boolean("attention_bias", False),
     )
@@ -72,8 +73,10 @@ def _yarn_scale(reader: ConfigReader) -> float:
     if section is None or section.string("rope_type", section.string("type", "default")) == "default":
         return 1.0
     all_dimensions = section.number("mscale_all_dim", 0.0)
+    if not all_dimensions:
+        return 1.0
     factor = section.positive_float("factor")
-    if not all_dimensions or factor <= 1:
+    if factor <= 1:
         return 1.0
     return (0.1 * all_dimensions * math.log(factor) + 1.0) ** 2
 
@@ -90,13 +93,12 @@ def grouped_moe(config: Mapping[str, Any], router: Router) -> MoE:
     reader = ConfigReader(config)
     size = reader.positive_int("moe_intermediate_size")
     shared = reader.whole_number("n_shared_experts", 0)
-    mlp = replace(gated_mlp(config), intermediate_size=size * shared, name="shared") if shared else None
     return MoE(
         num_experts=reader.positive_int("n_routed_experts"),
         expert_size=size,
         activation=reader.activation(),
         router=router,
-        shared=mlp,
+        shared=shared_mlp(config, size * shared),
     )
 
 
@@ -142,6 +144,6 @@ def deepseek_v3(config: Mapping[str, Any]) -> DecoderSpec:
     names = LLAMA_NAMES.but(
         {**LATENT_NAMES, **EXPERT_NAMES},
         without=("self_attn.k_proj", "self_attn.v_proj"),
-        harmless=_NEXT_TOKEN_LAYERS,
+        harmless=further_layers(config),
     )
     return decoder(config, layers, final_norm=rms_norm(config), names=names)

@@ -4,7 +4,6 @@ Knows nothing about any family, weights or the runtime.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from llm_models.architectures.common import gated_mlp
@@ -118,11 +117,6 @@ def choose(config: Mapping[str, Any], moe: MoE, is_sparse: Iterable[bool]) -> li
         return [moe] * len(sparse)
     dense = gated_mlp(config)
     return [moe if here else dense for here in sparse]
-
-
-def experts_per_token(router: Router, top_k: int) -> Router:
-    """The router with another number of experts a token."""
-    return replace(router, top_k=top_k)
 
 
 def further_layers(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from llm_kernels import ops
 from torch import Tensor
 
@@ -70,10 +71,13 @@ class Attention:
         alibi_slopes: One a head: the score falls by it with each token of distance.
         clip: Queries, keys and values are clamped to this size.
         clip_after_norm: Whether they are clamped after the norms of queries and keys, not before.
-        gate: What a sigmoid of another projection of the input scales: each element of the heads' outputs, or
-            each head.
+        gate: What another projection of the input scales, through a sigmoid: each element of the heads'
+            outputs, or each head.
+        gate_bias: That of this projection; None: as `qkv_bias`.
+        gate_activation: What stands in the sigmoid's place.
         temperature: Scales queries by their position.
         key_scale: Factor of the keys.
+        value_scale: Factor of the values.
         kv_from: Layer whose keys and values are read instead of own ones.
         causal: Whether a query sees only keys before it; without, there can be no cache.
         name: First part of its canonical names.
@@ -99,8 +103,11 @@ class Attention:
     clip: float | None = None
     clip_after_norm: bool = False
     gate: Literal["element", "head"] | None = None
+    gate_bias: bool | None = None
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     temperature: QueryTemperature | None = None
     key_scale: float = 1.0
+    value_scale: float = 1.0
     kv_from: int | None = None
     causal: bool = True
     name: str = "attention"
@@ -155,8 +162,9 @@ class Attention:
         return RunningAttention(self, weights, setup)
 
     def _biases(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
-        return tuple(part for part in parts if (key_bias if part == "key" else self.qkv_bias))
+        stated = {"key": self.key_bias, "gate": self.gate_bias}
+        has_bias = {part: self.qkv_bias if stated.get(part) is None else stated[part] for part in parts}
+        return tuple(part for part in parts if has_bias[part])
 
     def _norm_parameters(self, heads: tuple[int, int], kv_heads: tuple[int, int]) -> Iterator[Parameter]:
         size = self.head_size
@@ -267,7 +275,11 @@ class RunningAttention:
         )
         self._attend(out_THV, query_THD, key_TKD, value_TKV, step)
         if self._gate_size:
-            out_THV *= gate.view(tokens, self._heads, self._gate_size).sigmoid()
+            gate_THG = gate.view(tokens, self._heads, self._gate_size)
+            if spec.gate_activation == "sigmoid":
+                out_THV *= gate_THG.sigmoid()
+            else:
+                out_THV *= F.softplus(gate_THG.float()).to(out_THV.dtype)
         out_TO = out_THV.view(tokens, -1)
         if self._output_norm is not None:
             self._output_norm.apply(out_TO, out_TO)
@@ -290,6 +302,8 @@ class RunningAttention:
             self._value_norm.apply(value_TKV, value_TKV)
         if spec.key_scale != 1.0:
             key_TKD *= spec.key_scale
+        if spec.value_scale != 1.0:
+            value_TKV *= spec.value_scale
         if spec.temperature is not None:
             far = torch.floor((step.positions + spec.temperature.shift) / spec.temperature.length)
             query_THD *= (1 + spec.temperature.factor * torch.log1p(far)).to(query_THD.dtype)[:, None, None]

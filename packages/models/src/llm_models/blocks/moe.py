@@ -34,6 +34,7 @@ class Router:
         scale: Factor of the weights.
         renormalize_eps: Added to the sum before the division.
         jitter_eps: Of the scoring `sparsemixer`.
+        soft_cap: Logits become `soft_cap * tanh(logit / soft_cap)`, in float32.
         in_float32: Whether the logits are computed in float32 whatever the model's number format.
     """
 
@@ -48,6 +49,7 @@ class Router:
     scale: float = 1.0
     renormalize_eps: float = 1e-20
     jitter_eps: float = 0.01
+    soft_cap: float | None = None
     in_float32: bool = False
 
 
@@ -262,6 +264,8 @@ class _RouterOp:
             logits_TN = torch.nn.functional.linear(x_TE.float(), self._weight.float(), bias)
         else:
             logits_TN = ops.linear(x_TE, self._weight, bias)
+        if spec.soft_cap is not None:
+            logits_TN = torch.tanh(logits_TN.float() / spec.soft_cap) * spec.soft_cap
         return ops.route_experts(
             logits_TN,
             top_k=spec.top_k,
