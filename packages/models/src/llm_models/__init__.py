@@ -27,9 +27,10 @@ from llm_models.errors import (
     WrongShape,
 )
 from llm_models.files import ModelFiles, resolve
-from llm_models.load import load_model, load_pooling_model
+from llm_models.load import is_pooling, load_model, load_pooling_model, pooled_spec_of, pooling_over
 from llm_models.pooling import PooledSpec, PoolingModel
 from llm_models.registry import is_native, known_architectures, pooled_spec_for, spec_for
+from llm_models.sentence_transformers import SentenceModules, read_sentence_modules
 from llm_models.spec import DecoderSpec
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "PickleRefused",
     "PooledSpec",
     "PoolingModel",
+    "SentenceModules",
     "ShardingError",
     "StateCacheSpec",
     "UnexpectedTensor",
@@ -67,10 +69,14 @@ __all__ = [
     "architecture",
     "checkpoint_dtype",
     "is_native",
+    "is_pooling",
     "known_architectures",
     "load_model",
     "load_pooling_model",
     "pooled_spec_for",
+    "pooled_spec_of",
+    "pooling_over",
+    "read_sentence_modules",
     "resolve",
     "spec_for",
 ]

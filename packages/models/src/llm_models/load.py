@@ -7,18 +7,21 @@ import torch
 from llm_distributed import DeviceMesh
 from torch import Tensor
 
+from llm_models.architectures.pooled_decoders import embedder
 from llm_models.config import architecture_name
 from llm_models.decoder import Decoder, decoder_parameters
-from llm_models.errors import ConfigError, ShardingError, UnknownArchitecture
+from llm_models.errors import ConfigError, ShardingError, UnknownArchitecture, UnsupportedConfig
 from llm_models.fallback import fallback_verdict, load_fallback
 from llm_models.files import ModelFiles
 from llm_models.loading.assign import copy_tensors, place_tensors
 from llm_models.loading.dummy import fill_random
 from llm_models.loading.open_source import open_source
 from llm_models.model import Model
+from llm_models.names import Names
 from llm_models.parameters import ABSENT, Parameter, Shard
-from llm_models.pooling import PoolingModel, pooled_parameters
-from llm_models.registry import is_native, known_architectures, pooled_spec_for, spec_for
+from llm_models.pooling import PooledSpec, PoolingModel, pooled_parameters
+from llm_models.registry import gives_vectors, is_native, known_architectures, pooled_spec_for, spec_for
+from llm_models.sentence_transformers import DenseFolder, read_sentence_modules
 from llm_models.spec import DecoderSpec
 
 LoadFormat = Literal["auto", "dummy"]
@@ -77,10 +80,48 @@ def load_pooling_model(
 ) -> PoolingModel:
     """Builds the embedder or classifier that `files` describe; arguments and errors are `load_model`'s."""
     _check_arguments(dtype, load_format)
-    spec = pooled_spec_for(files.config)
+    spec = pooled_spec_of(files)
+    modules = read_sentence_modules(files.path)
+    dense = () if modules is None or spec.labels else modules.dense
+    outside = {f"{folder.layer.name}.{leaf}" for folder in dense for leaf in ("weight", "bias")}
     wanted = pooled_parameters(spec, _shard(mesh))
-    parameters = _load(files, spec.body, wanted, dtype, device, load_format, progress=progress)
+    own = [parameter for parameter in wanted if parameter.name not in outside]
+    parameters = _load(files, spec.body, own, dtype, device, load_format, progress=progress)
+    for folder in dense:
+        layer = [one for one in wanted if one.name.rpartition(".")[0] == folder.layer.name]
+        parameters |= _load_dense(folder, layer, dtype, device, load_format)
     return PoolingModel(spec, parameters, mesh)
+
+
+def pooled_spec_of(files: ModelFiles) -> PooledSpec:
+    """The spec of an embedder or classifier, with what sentence-transformers' files beside it say.
+
+    Raises:
+        UnknownArchitecture: Nothing is registered for the first of `architectures`.
+        ConfigError: The config or a file of sentence-transformers is at fault.
+    """
+    spec, modules = pooled_spec_for(files.config), read_sentence_modules(files.path)
+    return spec if modules is None else modules.applied_to(spec)
+
+
+def is_pooling(files: ModelFiles) -> bool:
+    """Whether the model is meant to give vectors or scores of texts, not text.
+
+    Raises:
+        ConfigError: As `pooled_spec_of`.
+    """
+    return gives_vectors(files.config) or read_sentence_modules(files.path) is not None
+
+
+def pooling_over(model: Model) -> PoolingModel:
+    """A language model as an embedder, on the same weights.
+
+    Raises:
+        UnsupportedConfig: The model has blocks that do not run without a cache.
+    """
+    if not isinstance(model, Decoder):
+        raise UnsupportedConfig("architectures", "a model of the transformers fallback gives no vectors")
+    return PoolingModel(embedder(model.spec), {}, body=model)
 
 
 def _check_arguments(dtype: torch.dtype, load_format: str) -> None:
@@ -133,6 +174,23 @@ def _load(
     placed = place_tensors(wanted, spec.names, source, harmless=harmless)
     parameters = _allocate(wanted, dtype, device)
     copy_tensors(placed, source, parameters, progress=progress)
+    return parameters
+
+
+def _load_dense(
+    folder: DenseFolder,
+    wanted: Sequence[Parameter],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: LoadFormat,
+) -> dict[str, Tensor]:
+    parameters = _allocate(wanted, dtype, device)
+    if load_format == "dummy":
+        fill_random(parameters, wanted)
+        return parameters
+    source = open_source(folder.path, "safetensors")
+    names = Names(top={"linear": folder.layer.name}, layer="", inside={})
+    copy_tensors(place_tensors(wanted, names, source), source, parameters, progress=False)
     return parameters
 
 

@@ -14,13 +14,16 @@ from llm_kernels import ops
 from torch import Tensor
 
 from llm_models.activations import Activation
+from llm_models.blocks.attention import Attention
+from llm_models.blocks.layer import Layer, LayerSpec, Normed
 from llm_models.blocks.norm import Norm, NormOp
 from llm_models.blocks.step import Packed, Weights
 from llm_models.decoder import Decoder, decoder_parameters
+from llm_models.errors import UnsupportedConfig
 from llm_models.parameters import WHOLE, Parameter, Shard, linear
 from llm_models.spec import DecoderSpec
 
-PoolingKind = Literal["cls", "mean", "last", "token"]
+PoolingKind = Literal["cls", "mean", "max", "last", "token"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,15 @@ class PooledSpec:
 
     Attributes:
         body: What runs over the tokens; its output head is not used.
-        pooling: Which hidden states count: of the first token, the mean of all, of the last, or of each.
+        pooling: Which hidden states count: of the first token, the mean or the largest of all (channel by
+            channel), of the last, or of each.
         head: Layers after pooling; none for embedders.
         labels: What the head's outputs stand for; empty for embedders.
         normalize: Whether vectors are scaled to length 1.
+        max_tokens: Longest text; None: what the body takes.
+
+    Raises:
+        UnsupportedConfig: The body has a block that cannot run over whole texts without a cache.
     """
 
     body: DecoderSpec
@@ -59,6 +67,16 @@ class PooledSpec:
     head: tuple[Dense, ...] = ()
     labels: tuple[str, ...] = ()
     normalize: bool = False
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for layer in self.body.layers:
+            _check_layer(layer, self.body.architecture)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text."""
+        return min(self.body.max_positions, self.max_tokens or self.body.max_positions)
 
     @property
     def size(self) -> int:
@@ -69,6 +87,22 @@ class PooledSpec:
 def pooled_parameters(spec: PooledSpec, shard: Shard = WHOLE) -> tuple[Parameter, ...]:
     """All parameters on one rank; heads are whole on each."""
     return (*decoder_parameters(spec.body, shard), *_head_parameters(spec))
+
+
+def _check_layer(layer: LayerSpec, architecture: str) -> None:
+    reason = f"{architecture!r} has a {{}}, which does not run over whole texts without a cache"
+    if not isinstance(layer, Layer):
+        if layer.caches(WHOLE):
+            raise UnsupportedConfig("architectures", reason.format(type(layer).__name__))
+        return
+    for block in (block for branch in layer.branches for block in branch.blocks):
+        inner = block.block if isinstance(block, Normed) else block
+        if isinstance(inner, Attention):
+            if inner.chunk is not None or inner.sinks or inner.kv_from is not None:
+                kind = "layer with attention sinks, chunks or another layer's keys"
+                raise UnsupportedConfig("architectures", reason.format(kind))
+        elif inner.caches(WHOLE):
+            raise UnsupportedConfig("architectures", reason.format(type(inner).__name__))
 
 
 def _head_parameters(spec: PooledSpec) -> Iterator[Parameter]:
@@ -87,14 +121,22 @@ class PoolingModel:
         spec: What to run.
         parameters: Every tensor of `pooled_parameters(spec, shard)`, by name, on one device.
         mesh: The ranks that share the layers; None: this one alone.
+        body: One that is there already; `parameters` are then those of the head.
     """
 
     def __init__(
-        self, spec: PooledSpec, parameters: Mapping[str, Tensor], mesh: DeviceMesh | None = None
+        self,
+        spec: PooledSpec,
+        parameters: Mapping[str, Tensor],
+        mesh: DeviceMesh | None = None,
+        *,
+        body: Decoder | None = None,
     ) -> None:
         self.spec = spec
         heads = {parameter.name for parameter in _head_parameters(spec)}
-        self.body = Decoder(spec.body, {name: x for name, x in parameters.items() if name not in heads}, mesh)
+        self.body = body or Decoder(
+            spec.body, {name: x for name, x in parameters.items() if name not in heads}, mesh
+        )
         weights = Weights(parameters)
         self._head = tuple(_DenseOp(layer, weights) for layer in spec.head)
 
@@ -105,13 +147,18 @@ class PoolingModel:
 
     @torch.inference_mode()
     def run(
-        self, texts: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None
+        self,
+        texts: Sequence[Sequence[int]],
+        token_types: Sequence[Sequence[int]] | None = None,
+        *,
+        normalize: bool | None = None,
     ) -> list[Tensor]:
         """Runs whole texts in one pass.
 
         Args:
             texts: Token ids of each, at least one, at most `spec.body.max_positions`.
             token_types: The tokens' types, for models that tell two texts apart; None: all 0.
+            normalize: Whether to scale to length 1; None: as the spec says.
 
         Returns:
             For each text, float32 on the CPU: its vector [D], or [tokens, D] with pooling `token`. Scores
@@ -127,7 +174,7 @@ class PoolingModel:
         for layer in self._head:
             pooled = layer.run(pooled)
         pooled = pooled.float()
-        if self.spec.normalize:
+        if self.spec.normalize if normalize is None else normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=-1)
         on_host = pooled.cpu()
         return list(torch.split(on_host, lengths) if self.spec.pooling == "token" else on_host)
@@ -146,6 +193,9 @@ class PoolingModel:
                     (len(starts), hidden_TE.shape[1]), dtype=torch.float32, device=self.device
                 ).index_add_(0, rows, hidden_TE.float())
                 return (sums / (ends - starts)[:, None]).to(hidden_TE.dtype)
+            case "max":
+                lengths = (ends - starts).to(hidden_TE.device)
+                return torch.segment_reduce(hidden_TE.float(), "max", lengths=lengths).to(hidden_TE.dtype)
             case "token":
                 return hidden_TE
 

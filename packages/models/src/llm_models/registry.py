@@ -33,6 +33,17 @@ def is_native(name: str) -> bool:
     return _find(name) is not None or _decoder_behind(name) is not None
 
 
+def gives_vectors(config: Mapping[str, Any]) -> bool:
+    """Whether the architecture is an embedder or a classifier; False too where it is not known.
+
+    Raises:
+        ConfigError: A field is missing or out of range, or asks for something unsupported.
+    """
+    name = architecture_name(config)
+    found = _find(name)
+    return _decoder_behind(name) is not None if found is None else isinstance(found(config), PooledSpec)
+
+
 def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
     """Builds the spec of a decoder's config.
 
