@@ -1,4 +1,4 @@
-"""Owns the specs of dense Gemma 4; knows nothing about weights or the runtime."""
+"""Owns the specs of Gemma 4; knows nothing about weights or the runtime."""
 
 import math
 from collections.abc import Mapping
@@ -12,12 +12,13 @@ from llm_models.architectures.gemma import GEMMA2_NAMES
 from llm_models.architectures.layouts import FULL, SLIDING, attention_windows, every_nth, with_defaults
 from llm_models.architectures.text_part import text_config, text_names
 from llm_models.blocks.attention import Attention, QKNorm
-from llm_models.blocks.layer import Branch, Layer
+from llm_models.blocks.layer import Branch, Layer, Normed
 from llm_models.blocks.layer_input import InputTables, LayerInput, ScaledLayer
 from llm_models.blocks.mlp import MLP
+from llm_models.blocks.moe import MoE, Router
 from llm_models.config import ConfigReader
 from llm_models.errors import ConfigError
-from llm_models.names import Names
+from llm_models.names import Names, rows, stacked
 from llm_models.rope import FrequencyFactors, Rope
 from llm_models.spec import DecoderSpec, Embedding, Head
 
@@ -50,6 +51,21 @@ _NAMES = GEMMA2_NAMES.but(
         "model.per_layer_projection_norm": "layers.{i}.layer_inputs.norm",
     },
 )
+_MIXTURE_NAMES = _NAMES.but(
+    {
+        "post_feedforward_layernorm_1": "mlp.post_norm",
+        "pre_feedforward_layernorm_2": "mixture.experts_norm",
+        "post_feedforward_layernorm_2": "mixture.post_norm",
+        "post_feedforward_layernorm": "feed_forward.post_norm",
+        "router.proj": "mixture.router",
+        "router.scale": "mixture.router.norm.weight",
+        "router.per_expert_scale": "mixture.router.expert_scales",
+        "experts.gate_up_proj": rows(
+            "mixture.experts.{e}.gate.weight", "mixture.experts.{e}.up.weight", stacked=True
+        ),
+        "experts.down_proj": stacked("mixture.experts.{e}.down.weight"),
+    }
+)
 # What tells the parts for pictures and sound from the text part.
 _OTHER_PARTS = (r"(model\.)?(vision_\w+|audio_\w+|embed_vision|embed_audio|multi_modal_projector)\..*",)
 
@@ -57,14 +73,14 @@ _OTHER_PARTS = (r"(model\.)?(vision_\w+|audio_\w+|embed_vision|embed_audio|multi
 @architecture("Gemma4ForCausalLM")
 def gemma4(config: Mapping[str, Any]) -> DecoderSpec:
     """Gemma 4: Gemma 3 with wider heads in full layers, shared keys and values, inputs of single layers."""
-    return _gemma4(with_defaults(config, hidden_size_per_layer_input=256, **_DEFAULTS), _NAMES)
+    return _gemma4(with_defaults(config, hidden_size_per_layer_input=256, **_DEFAULTS), _names(config))
 
 
 @architecture("Gemma4ForConditionalGeneration")
 def gemma4_text(config: Mapping[str, Any]) -> DecoderSpec:
     """The text part of the multimodal Gemma 4."""
     text = text_config(config, tied=True)
-    names = text_names(_NAMES, "model.language_model.", "language_model.model.", harmless=_OTHER_PARTS)
+    names = text_names(_names(text), "model.language_model.", "language_model.model.", harmless=_OTHER_PARTS)
     return _gemma4(with_defaults(text, hidden_size_per_layer_input=256, **_DEFAULTS), names)
 
 
@@ -78,13 +94,12 @@ def gemma4_unified(config: Mapping[str, Any]) -> DecoderSpec:
 def gemma4_unified_text(config: Mapping[str, Any]) -> DecoderSpec:
     """The text part of the multimodal unified Gemma 4."""
     text = text_config(config, tied=True)
-    names = text_names(_NAMES, "model.language_model.", "language_model.model.", harmless=_OTHER_PARTS)
+    names = text_names(_names(text), "model.language_model.", "language_model.model.", harmless=_OTHER_PARTS)
     return _gemma4(with_defaults(text, **_UNIFIED_DEFAULTS), names)
 
 
 def _gemma4(config: Mapping[str, Any], names: Names) -> DecoderSpec:
     reader, norm = ConfigReader(config), rms_norm(config)
-    reader.refuse("enable_moe_block", "mixtures of experts are not supported")
     if config.get("use_bidirectional_attention") == "all":
         reader.refuse("use_bidirectional_attention", "this is a decoder")
     kinds = _kinds(config)
@@ -94,8 +109,8 @@ def _gemma4(config: Mapping[str, Any], names: Names) -> DecoderSpec:
     layers = []
     for index, (window, source) in enumerate(zip(windows, sources, strict=True)):
         mixer = _mixer(config, index, kinds[index], window, source)
-        blocks = (mixer, _mlp(reader, is_shared=source is not None))
-        branches = [Branch(blocks=(block,), pre=norm, post=norm) for block in blocks]
+        mlp = _mlp(reader, is_shared=source is not None)
+        branches = [Branch(blocks=(mixer,), pre=norm, post=norm), _feed_forward(config, mlp)]
         if size:
             block = LayerInput(layer=index, size=size, activation=_activation(reader))
             branches.append(Branch(blocks=(block,), post=norm))
@@ -112,6 +127,11 @@ def _gemma4(config: Mapping[str, Any], names: Names) -> DecoderSpec:
         head=Head(tied=True, soft_cap=reader.positive_float("final_logit_softcapping") if has_cap else None),
         tied=True,
     )
+
+
+def _names(config: Mapping[str, Any]) -> Names:
+    has_experts = ConfigReader(config).boolean("enable_moe_block", False)
+    return _MIXTURE_NAMES if has_experts else _NAMES
 
 
 def _kinds(config: Mapping[str, Any]) -> list[str]:
@@ -191,6 +211,31 @@ def _mlp(reader: ConfigReader, *, is_shared: bool) -> MLP:
     is_wide = is_shared and reader.boolean("use_double_wide_mlp", False)
     width = reader.positive_int("intermediate_size") * (2 if is_wide else 1)
     return MLP(intermediate_size=width, activation=_activation(reader))
+
+
+def _feed_forward(config: Mapping[str, Any], mlp: MLP) -> Branch:
+    """The MLP, or beside it experts that read, as their router, the stream through norms of their own."""
+    reader, norm = ConfigReader(config), rms_norm(config)
+    if not reader.boolean("enable_moe_block", False):
+        return Branch(blocks=(mlp,), pre=norm, post=norm)
+    router = Router(
+        top_k=reader.positive_int("top_k_experts"),
+        renormalize=True,
+        renormalize_eps=0.0,
+        norm=norm,
+        input_scale=1 / math.sqrt(reader.positive_int("hidden_size")),
+        expert_scales=True,
+    )
+    experts = MoE(
+        num_experts=reader.positive_int("num_experts"),
+        expert_size=reader.positive_int("moe_intermediate_size"),
+        router=router,
+        activation=_activation(reader),
+        experts_norm=norm,
+        name="mixture",
+    )
+    blocks = (Normed(block=mlp, norm=norm, post=norm), Normed(block=experts, post=norm))
+    return Branch(blocks=blocks, post=norm, name="feed_forward")
 
 
 def _tables(config: Mapping[str, Any], size: int, layers: int) -> InputTables:

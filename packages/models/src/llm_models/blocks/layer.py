@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from llm_models.blocks.norm import Norm, NormOp
+from llm_models.blocks.norm import Norm, NormOp, normed
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
 from llm_models.parameters import Parameter, Shard, below, tensor
@@ -218,10 +218,11 @@ class RunningBranch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normed:
-    """A block with a norm of its own on its input, for parallel branches whose norms differ."""
+    """A block with norms of its own on its input and output, for parallel branches whose norms differ."""
 
     block: BlockSpec
-    norm: Norm
+    norm: Norm | None = None
+    post: Norm | None = None
 
     @property
     def name(self) -> str:
@@ -229,8 +230,10 @@ class Normed:
         return self.block.name
 
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
-        """Those of the norm (`norm`) and the block."""
-        yield from self.norm.parameters("norm", width)
+        """Those of the norms (`norm`, `post_norm`) and the block."""
+        for leaf, norm in (("norm", self.norm), ("post_norm", self.post)):
+            if norm is not None:
+                yield from norm.parameters(leaf, width)
         yield from self.block.parameters(width, shard)
 
     def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
@@ -239,19 +242,22 @@ class Normed:
 
     def build(self, weights: Weights, setup: Setup) -> Block:
         """The runtime."""
-        return _NormedBlock(self.block.build(weights, setup), self.norm.build(weights, "norm"))
+        norm = None if self.norm is None else self.norm.build(weights, "norm")
+        post = None if self.post is None else self.post.build(weights, "post_norm")
+        return _NormedBlock(self.block.build(weights, setup), norm, post)
 
 
 class _NormedBlock:
-    __slots__ = ("_block", "_norm")
+    __slots__ = ("_block", "_norm", "_post")
 
-    def __init__(self, block: Block, norm: NormOp) -> None:
-        self._block, self._norm = block, norm
+    def __init__(self, block: Block, norm: NormOp | None, post: NormOp | None) -> None:
+        self._block, self._norm, self._post = block, norm, post
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
-        normed_TE = torch.empty_like(x_TE)
-        self._norm.apply(normed_TE, x_TE)
-        return self._block.run(normed_TE, step)
+        out_TE = self._block.run(x_TE if self._norm is None else normed(self._norm, x_TE), step)
+        if self._post is not None:
+            self._post.apply(out_TE, out_TE)
+        return out_TE
 
 
 @dataclass(frozen=True, slots=True)

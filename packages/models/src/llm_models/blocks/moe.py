@@ -11,6 +11,7 @@ from torch import Tensor
 from llm_models.activations import Activation
 from llm_models.blocks.linear import Linear
 from llm_models.blocks.mlp import MLP, RunningMLP
+from llm_models.blocks.norm import Norm, normed
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
 from llm_models.parameters import Parameter, Part, Shard, below, linear, tensor
@@ -20,7 +21,7 @@ from llm_models.parameters import Parameter, Part, Shard, below, linear, tensor
 class Router:
     """How tokens choose experts; `ops.route_experts` says which options give which known router.
 
-    Canonical names: router, router.correction.
+    Canonical names: router, router.correction, router.norm, router.expert_scales.
 
     Attributes:
         top_k: Experts a token.
@@ -36,6 +37,9 @@ class Router:
         jitter_eps: Of the scoring `sparsemixer`.
         soft_cap: Logits become `soft_cap * tanh(logit / soft_cap)`, in float32.
         in_float32: Whether the logits are computed in float32 whatever the model's number format.
+        norm: Norm of the router's own input; None: it reads the block's.
+        input_scale: Factor of that input.
+        expert_scales: Whether the chosen weights are multiplied by a trained number an expert.
     """
 
     top_k: int
@@ -51,6 +55,9 @@ class Router:
     jitter_eps: float = 0.01
     soft_cap: float | None = None
     in_float32: bool = False
+    norm: Norm | None = None
+    input_scale: float = 1.0
+    expert_scales: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,7 @@ class MoE:
     It is called `mlp` like the dense block, so that a norm before either has one canonical name.
 
     Canonical names: router, experts.N.gate, experts.N.up, experts.N.down, shared.*, shared_gate, latent_in,
-    latent_out.
+    latent_out, experts_norm.
 
     Attributes:
         num_experts: Experts to choose from.
@@ -79,6 +86,7 @@ class MoE:
         latent_size: Features that the experts read and write, where a projection leads to them and another
             one back; None: the hidden size.
         latent_bias: Whether these projections have biases.
+        experts_norm: Norm of what the experts read, but not the router.
         name: First part of its canonical names.
     """
 
@@ -97,6 +105,7 @@ class MoE:
     scale: float = 1.0
     latent_size: int | None = None
     latent_bias: bool = False
+    experts_norm: Norm | None = None
     name: str = "mlp"
 
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
@@ -105,6 +114,12 @@ class MoE:
         yield from linear("router", choices, width, bias=self.router.bias)
         if self.router.correction:
             yield tensor("router.correction", (choices,), dtype=torch.float32)
+        if self.router.norm is not None:
+            yield from self.router.norm.parameters("router.norm", width)
+        if self.router.expert_scales:
+            yield tensor("router.expert_scales", (choices,), dtype=torch.float32)
+        if self.experts_norm is not None:
+            yield from self.experts_norm.parameters("experts_norm", width)
         if self.latent_size is not None:
             yield from linear("latent_in", self.latent_size, width, bias=self.latent_bias)
             yield from linear("latent_out", width, self.latent_size, bias=self.latent_bias)
@@ -179,6 +194,7 @@ class RunningMoE:
     __slots__ = (
         "_down",
         "_down_bias",
+        "_experts_norm",
         "_first_expert",
         "_input",
         "_input_bias",
@@ -201,6 +217,8 @@ class RunningMoE:
         self._down, self._down_bias = weights["experts.down.weight"], weights.get("experts.down.bias")
         if setup.shard.rank > 0 and self._num_local == spec.num_experts:
             self._down_bias = None  # The sum over the ranks must hold it once.
+        norm = spec.experts_norm
+        self._experts_norm = None if norm is None else norm.build(weights, "experts_norm")
         self._shared: RunningMLP | None = None
         if spec.shared is not None:
             self._shared = spec.shared.build(weights.below("shared."), setup)
@@ -216,7 +234,8 @@ class RunningMoE:
         if self._num_local < spec.num_experts:
             ids_TK = ids_TK - self._first_expert
             ids_TK = ids_TK.masked_fill((ids_TK < 0) | (ids_TK >= self._num_local), -1)
-        inner_TL = x_TE if self._latent_in is None else self._latent_in(x_TE)
+        inner_TE = x_TE if self._experts_norm is None else normed(self._experts_norm, x_TE)
+        inner_TL = inner_TE if self._latent_in is None else self._latent_in(inner_TE)
         out_TL = torch.empty_like(inner_TL)
         ops.moe(
             out_TL,
@@ -249,16 +268,22 @@ class RunningMoE:
 class _RouterOp:
     """The runtime of `Router`."""
 
-    __slots__ = ("_bias", "_correction", "_spec", "_weight")
+    __slots__ = ("_bias", "_correction", "_expert_scales", "_norm", "_spec", "_weight")
 
     def __init__(self, spec: Router, weights: Weights) -> None:
         self._spec = spec
         self._weight, self._bias = weights["router.weight"], weights.get("router.bias")
         self._correction = weights.get("router.correction")
+        self._norm = None if spec.norm is None else spec.norm.build(weights, "router.norm")
+        self._expert_scales = weights.get("router.expert_scales")
 
     def choose(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
         """Weights float32 [T, K] and ids int64 [T, K]."""
         spec, bias = self._spec, self._bias
+        if self._norm is not None:
+            x_TE = normed(self._norm, x_TE)
+        if spec.input_scale != 1.0:
+            x_TE = x_TE * spec.input_scale
         if spec.in_float32:
             bias = None if bias is None else bias.float()
             logits_TN = torch.nn.functional.linear(x_TE.float(), self._weight.float(), bias)
@@ -266,7 +291,7 @@ class _RouterOp:
             logits_TN = ops.linear(x_TE, self._weight, bias)
         if spec.soft_cap is not None:
             logits_TN = torch.tanh(logits_TN.float() / spec.soft_cap) * spec.soft_cap
-        return ops.route_experts(
+        weights_TK, ids_TK = ops.route_experts(
             logits_TN,
             top_k=spec.top_k,
             scoring=spec.scoring,
@@ -279,3 +304,6 @@ class _RouterOp:
             renormalize_eps=spec.renormalize_eps,
             jitter_eps=spec.jitter_eps,
         )
+        if self._expert_scales is not None:
+            weights_TK = weights_TK * self._expert_scales[ids_TK]
+        return weights_TK, ids_TK

@@ -130,3 +130,10 @@ class SplitNormOp:
 
 
 NormOp = RMSNormOp | LayerNormOp | SplitNormOp
+
+
+def normed(norm: NormOp, x: Tensor) -> Tensor:
+    """The normed `x`, in a new tensor."""
+    out = torch.empty_like(x)
+    norm.apply(out, x)
+    return out
