@@ -13,9 +13,10 @@ from llm_kernels import ops
 from llm_kernels.ops import AttentionMetadata
 from torch import Tensor, nn
 
-from llm_models.blocks.layer import RunningLayer, Stream
+from llm_models.blocks.layer import LayerSpec, RunningLayer, Stream
 from llm_models.blocks.step import Packed, Setup, Step, Weights
 from llm_models.caches import CacheSpec
+from llm_models.embedding import RunningEmbedding, embedding_parameters, vocabulary_span
 from llm_models.parameters import WHOLE, Parameter, Rows, Shard, below, linear, stacked_linear, tensor
 from llm_models.spec import DecoderSpec
 
@@ -46,8 +47,8 @@ class Decoder(nn.Module):
         weights = Weights(parameters)
         self._embedding = weights["embedding.weight"]
         setup = Setup(device=self.device, dtype=self.dtype, shard=shard, mesh=self._mesh)
-        self._embed = _Embedding(spec, weights, setup)
-        self._layers = _build_layers(spec, weights, setup)
+        self._embed = RunningEmbedding(spec.embedding, weights, setup)
+        self._layers = build_layers(spec.layers, weights, setup)
         self._final_norm = None if spec.final_norm is None else spec.final_norm.build(weights, "final_norm")
         self._head = _Head(spec, weights, setup)
 
@@ -175,93 +176,19 @@ def decoder_caches(spec: DecoderSpec, shard: Shard = WHOLE) -> tuple[CacheSpec, 
 
 def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
     embedding, head, width = spec.embedding, spec.head, spec.hidden_size
-    size = embedding.size or width
-    vocabulary = _vocabulary_span(spec, shard)
-    yield from linear("embedding", embedding.vocab_size, size, taken_rows=vocabulary)
-    if embedding.positions is not None:
-        positions = embedding.positions
-        columns = width if positions.after_projection else size
-        yield tensor("positions.weight", (positions.count, columns), kind="matrix")
-    if embedding.token_types:
-        yield tensor("token_types.weight", (embedding.token_types, size), kind="matrix")
-    if embedding.norm is not None:
-        yield from embedding.norm.parameters("embedding_norm", size)
-    if size != width:
-        yield from linear("embedding_projection", width, size)
-    for index, layer in enumerate(spec.layers):
-        yield from below(f"layers.{index}.", layer.parameters(width, shard))
+    yield from embedding_parameters(embedding, width, shard)
+    yield from layer_parameters(spec.layers, width, shard)
     if spec.final_norm is not None:
         yield from spec.final_norm.parameters("final_norm", width)
+    vocabulary = vocabulary_span(embedding, shard)
     if (head.size or width) != width:
         yield from linear("head_projection", head.size or width, width)
     if not head.tied:
         rows = {"head": Rows(embedding.vocab_size, vocabulary)}
         yield from stacked_linear("head", rows, head.size or width)
     if head.bias:
-        yield tensor("head.bias", (embedding.vocab_size,), kind="bias", rows=vocabulary)
-
-
-def _vocabulary_span(spec: DecoderSpec, shard: Shard) -> tuple[int, int] | None:
-    """First and end of this rank's share of the vocabulary; None where it does not divide: all of it."""
-    size = spec.embedding.vocab_size
-    return None if shard.size == 1 or size % shard.size else shard.span(size, "vocab_size")
-
-
-class _Embedding:
-    """The runtime of `Embedding`."""
-
-    __slots__ = (
-        "_late",
-        "_norm",
-        "_offset",
-        "_positions",
-        "_projection",
-        "_scale",
-        "_setup",
-        "_share",
-        "_types",
-        "_weight",
-    )
-
-    def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
-        embedding = spec.embedding
-        self._weight, self._setup = weights["embedding.weight"], setup
-        self._share = _vocabulary_span(spec, setup.shard)
-        # Rounded, as the reference implementations keep the factor in the model's number format.
-        self._scale = torch.tensor(embedding.scale, dtype=setup.dtype).item()
-        self._positions = weights.get("positions.weight")
-        self._late = embedding.positions is not None and embedding.positions.after_projection
-        self._offset = 0 if embedding.positions is None else embedding.positions.offset
-        self._norm = None if embedding.norm is None else embedding.norm.build(weights, "embedding_norm")
-        self._types = weights.get("token_types.weight")
-        self._projection = weights.get("embedding_projection.weight")
-
-    def run(self, input_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> Tensor:
-        x_TE = (
-            F.embedding(input_ids, self._weight)
-            if self._share is None
-            else self._look_up(input_ids, self._share)
-        )
-        if self._scale != 1.0:
-            x_TE *= self._scale
-        if self._positions is not None and not self._late:
-            x_TE += F.embedding(positions + self._offset, self._positions)
-        if self._types is not None:
-            x_TE += self._types[0] if token_types is None else F.embedding(token_types, self._types)
-        if self._norm is not None:
-            self._norm.apply(x_TE, x_TE)
-        if self._projection is not None:
-            x_TE = ops.linear(x_TE, self._projection)
-        if self._positions is not None and self._late:
-            x_TE += F.embedding(positions + self._offset, self._positions)
-        return x_TE
-
-    def _look_up(self, input_ids: Tensor, share: tuple[int, int]) -> Tensor:
-        """Rows of a table that the ranks share out: the others' rows are zeros, then all are summed."""
-        first, end = share
-        is_own = (input_ids >= first) & (input_ids < end)
-        rows = F.embedding((input_ids - first).where(is_own, 0), self._weight)
-        return self._setup.sum_ranks(rows.masked_fill_(~is_own[:, None], 0))
+        shape = (embedding.vocab_size,)
+        yield tensor("head.bias", shape, kind="bias", rows=vocabulary, default=head.bias_default)
 
 
 class _Head:
@@ -271,7 +198,7 @@ class _Head:
 
     def __init__(self, spec: DecoderSpec, weights: Weights, setup: Setup) -> None:
         head = spec.head
-        self._mesh = None if _vocabulary_span(spec, setup.shard) is None else setup.mesh
+        self._mesh = None if vocabulary_span(spec.embedding, setup.shard) is None else setup.mesh
         self._weight = weights["embedding.weight" if head.tied else "head.weight"]
         if head.unit_rows and not head.tied:
             self._weight.copy_(F.normalize(self._weight.float()))
@@ -292,12 +219,19 @@ class _Head:
         return scores_RV
 
 
-def _build_layers(spec: DecoderSpec, weights: Weights, setup: Setup) -> tuple[RunningLayer, ...]:
-    layers = []
-    for index, layer in enumerate(spec.layers):
+def layer_parameters(layers: Sequence[LayerSpec], width: int, shard: Shard) -> Iterator[Parameter]:
+    """Those of a stack of layers."""
+    for index, layer in enumerate(layers):
+        yield from below(f"layers.{index}.", layer.parameters(width, shard))
+
+
+def build_layers(layers: Sequence[LayerSpec], weights: Weights, setup: Setup) -> tuple[RunningLayer, ...]:
+    """The runtimes of a stack of layers."""
+    running = []
+    for index, layer in enumerate(layers):
         setup.layer = index
-        layers.append(layer.build(weights.below(f"layers.{index}."), setup))
-    return tuple(layers)
+        running.append(layer.build(weights.below(f"layers.{index}."), setup))
+    return tuple(running)
 
 
 def _register(root: nn.Module, parameters: Mapping[str, Tensor]) -> None:

@@ -28,6 +28,21 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SinusoidalPositions:
+    """Sines and cosines of the position, added to the token's embedding.
+
+    Attributes:
+        count: Rows of the table.
+        offset: Row of position 0.
+        reaches_slowest: The last pair turns once in 2 pi 10000 positions; else the one after it would.
+    """
+
+    count: int
+    offset: int = 0
+    reaches_slowest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
     """From token ids to the first hidden states.
 
@@ -35,7 +50,7 @@ class Embedding:
         vocab_size: Rows of the table.
         scale: Factor of the embeddings, rounded to the model's number format.
         size: Columns of the table, where a projection leads to the hidden size; None: the hidden size.
-        positions: Learned positions; None where positions enter elsewhere.
+        positions: What is added for a token's position; None where positions enter elsewhere.
         token_types: Rows of a table of the tokens' types, added too; 0 for none.
         norm: Applied to the sum; None for none.
     """
@@ -43,7 +58,7 @@ class Embedding:
     vocab_size: int
     scale: float = 1.0
     size: int | None = None
-    positions: LearnedPositions | None = None
+    positions: LearnedPositions | SinusoidalPositions | None = None
     token_types: int = 0
     norm: Norm | None = None
 
@@ -55,6 +70,7 @@ class Head:
     Attributes:
         tied: The matrix is the embedding's.
         bias: Whether there is a bias.
+        bias_default: Its values where the checkpoint does not hold it; None: it must.
         scale: Factor of the scores.
         soft_cap: Scores become `soft_cap * tanh(score / soft_cap)`.
         size: Input features, where a projection leads from the hidden size to them; None: the hidden size.
@@ -63,6 +79,7 @@ class Head:
 
     tied: bool
     bias: bool = False
+    bias_default: float | None = None
     scale: float = 1.0
     soft_cap: float | None = None
     size: int | None = None
