@@ -49,7 +49,7 @@ class Fused:
             ValueError, RuntimeError, IndexError: The tensor's shape does not fit.
         """
         if self.flat_experts:
-            whole = whole.unflatten(0, (self.flat_experts, -1))
+            whole = whole.reshape(self.flat_experts, -1, *whole.shape[1:])
         x = whole[expert] if self.stacked else whole
         if self.transposed and x.dim() > 1:
             x = x.transpose(-1, -2)
@@ -212,7 +212,7 @@ def in_layer(target: Target) -> Target:
 def _pattern(canonical: str) -> tuple[str, dict[str, int]]:
     """`layers.3.moe.experts.5.up.weight` to `layers.{i}.moe.experts.{e}.up.weight` and i = 3, e = 5."""
     numbers: dict[str, int] = {}
-    keys = iter("ie" if canonical.startswith("layers.") else "e")
+    keys = iter("ie" if canonical.startswith(("layers.", "encoder.layers.")) else "e")
 
     def replace_number(match: re.Match[str]) -> str:
         key = next(keys)
