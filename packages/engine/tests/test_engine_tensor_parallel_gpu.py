@@ -54,7 +54,7 @@ def outputs(folder, ranks, graphs, dtype):
         folder,
         dtype=dtype,
         tensor_parallel_size=ranks,
-        gpu_memory_fraction=0.3,
+        kv_cache_bytes=1 << 28,
         graphs=graphs,
         progress=False,
     )
