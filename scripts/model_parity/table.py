@@ -1,16 +1,20 @@
 """Owns the page docs/models.md, written from the results of the sweep."""
 
-from collections.abc import Mapping
+import collections
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import transformers
+from llm_models import known_architectures
 
 from . import tiny_models
 from .cases import TP_CHECK
 from .checks import CHECKS, within
 
 COLUMNS = (*CHECKS, TP_CHECK)
+_POOLING_COLUMNS = ("one text", "several texts", "token types")
+_COUNTED = ("native", "paged", "recompute", "failing", "unsupported", "not built")
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 _HEAD = """# Models
@@ -43,31 +47,67 @@ token leaves behind: `full` attention, a `window`, a `chunk`, a `latent`, a recu
 """
 
 
+_POOLING = """
+## Encoders, embedders and classifiers
+
+Vectors and scores of a text alone, of several texts in one pass, and of pairs told apart by token types.
+
+"""
+_OTHERS = """
+## Other names
+
+These architectures have a native spec too, but are none of transformers' causal classes (code in the
+checkpoint, older names, parts of larger models), so that the sweep builds no tiny model for them: {names}.
+"""
+
+
 def page(results: Mapping[str, dict[str, Any]]) -> str:
     """The whole page."""
-    rows = {name: _merged(name, results) for name in tiny_models.causal_architectures()}
-    counts: dict[str, int] = {}
-    for row in rows.values():
-        counts[row["count"]] = counts.get(row["count"], 0) + 1
     types = tiny_models.causal_architectures()
+    rows = {name: _merged(name, results) for name in types}
+    counts = collections.Counter(row["count"] for row in rows.values())
     head = _HEAD.format(
         version=transformers.__version__,
         classes=len(types),
         types=sum(map(len, types.values())),
-        **{kind: counts.get(kind.replace("_", " "), 0)
-           for kind in ("native", "paged", "recompute", "failing", "unsupported", "not_built")},
-    )  # fmt: skip
-    columns = ["architecture", "model types", "standing", "caches", *COLUMNS, "largest error", "notes"]
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += [_line(name, types[name], row) for name, row in rows.items()]
-    return head + "\n".join(lines) + "\n"
+        **{kind.replace(" ", "_"): counts[kind] for kind in _COUNTED},
+    )
+    pooling = [name for name in tiny_models.pooling_cases() if name in results]
+    others = sorted(set(known_architectures()) - types.keys() - set(tiny_models.pooling_cases()))
+    return "".join(
+        (
+            head,
+            _table(
+                ("architecture", "model types", "standing", "caches", "configs", *COLUMNS, "error", "notes"),
+                [_line(name, types[name], row) for name, row in rows.items()],
+            ),
+            _POOLING,
+            _table(
+                ("architecture", "standing", *_POOLING_COLUMNS, "error", "notes"),
+                [_pooling_line(name, _merged(name, results)) for name in pooling],
+            ),
+            _OTHERS.format(names=", ".join(others)),
+        )
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _merged(name: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """One row for a class and its variants: the worst of each."""
     own = [results[case] for case in tiny_models.cases([name]) if case in results]
     if not own:
-        return {"standing": "not swept", "count": "not swept", "checks": {}, "caches": [], "notes": ""}
+        return {
+            "standing": "not swept",
+            "count": "not swept",
+            "checks": {},
+            "caches": [],
+            "notes": "",
+            "configs": 0,
+        }
     checks: dict[str, float | str] = {}
     for result in own:
         for check, outcome in result["checks"].items():
@@ -82,6 +122,7 @@ def _merged(name: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         "standing": ", ".join(standings),
         "count": standings[0] if passed or refused else "failing",
         "checks": checks,
+        "configs": len(own),
         "caches": list(dict.fromkeys(kind for result in own for kind in result["caches"])),
         "notes": "; ".join(dict.fromkeys(notes)),
     }
@@ -93,14 +134,27 @@ def _worse(one: float | str, other: float | str) -> float | str:
     return max(one, other)
 
 
-def _line(name: str, types: tuple[str, ...], row: Mapping[str, Any]) -> str:
-    marks = [_mark(row["checks"].get(check)) for check in COLUMNS]
-    numbers = [row["checks"][check] for check in row["checks"] if check != "greedy"]
-    numbers = [outcome for outcome in numbers if not isinstance(outcome, str)]
-    largest = f"{max(numbers):.0e}" if numbers else "-"
-    notes = row["notes"].replace("|", "/").replace("\n", " ")[:240]
-    cells = [name, ", ".join(types), row["standing"], ", ".join(row["caches"]) or "-", *marks, largest, notes]
-    return "| " + " | ".join(cells) + " |"
+def _line(name: str, types: tuple[str, ...], row: Mapping[str, Any]) -> list[str]:
+    facts = [row["standing"], ", ".join(row["caches"]) or "-", str(row["configs"])]
+    return [name, ", ".join(types), *facts, *_marks(row, COLUMNS), _largest(row), _notes(row)]
+
+
+def _pooling_line(name: str, row: Mapping[str, Any]) -> list[str]:
+    return [name, row["standing"], *_marks(row, _POOLING_COLUMNS), _largest(row), _notes(row)]
+
+
+def _marks(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    return [_mark(row["checks"].get(check)) for check in columns]
+
+
+def _largest(row: Mapping[str, Any]) -> str:
+    outcomes = [outcome for check, outcome in row["checks"].items() if check != "greedy"]
+    numbers = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    return f"{max(numbers):.0e}" if numbers else "-"
+
+
+def _notes(row: Mapping[str, Any]) -> str:
+    return " ".join(row["notes"].replace("|", "/").split())[:240]
 
 
 def _mark(outcome: float | str | None) -> str:

@@ -150,6 +150,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "initializer_range": 0.2,
         },
         "patcher_config": {
+            "vocab_size": 260,
             "num_hidden_layers": 1,
             "hidden_size": 64,
             "num_attention_heads": 4,
@@ -263,6 +264,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "LongcatFlashForCausalLM": {"head_dim": 8},
     "Mamba2ForCausalLM": {"num_heads": 8, "head_dim": 16},
+    # Transformers saves three convolutions as equal shares of one, so they must be of one size.
+    "OlmoHybridForCausalLM": {"linear_key_head_dim": 24},
     "MoshiForCausalLM": {"audio_vocab_size": 40},
     "MusicgenForCausalLM": {"num_codebooks": 1},
     "MusicgenMelodyForCausalLM": {"num_codebooks": 1},

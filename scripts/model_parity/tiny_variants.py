@@ -111,6 +111,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "mlp_beta_factor": 0.7,
         }
     },
+    "KimiLinearForCausalLM": {"query-latent": {"q_lora_rank": 20}, "default-layers": {"layer_types": None}},
+    "BailingHybridForCausalLM": {"unbounded": {"kda_safe_gate": False, "q_lora_rank": 20}},
+    "OlmoHybridForCausalLM": {
+        "nope": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+            "linear_allow_neg_eigval": False,
+        }
+    },
     "Lfm2MoeForCausalLM": {"no-correction": {"use_expert_bias": False, "norm_topk_prob": False}},
     "RecurrentGemmaForCausalLM": {"biases": {"attention_bias": True, "lru_width": 96}},
     "Gemma3ForCausalLM": {
@@ -149,10 +157,74 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "norm-after-gate": {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
         "biases": {"mamba_proj_bias": True} | _BIASES,
     },
-    "DogeForCausalLM": {"mixture": {"is_moe": True, "num_experts": 16}},
     "HunYuanMoEV1ForCausalLM": {"biases": {"attention_bias": True}},
     "SmolLM3ForCausalLM": {"windows": {"use_sliding_window": True, "sliding_window": 7, "layer_types": None}},
     "JambaForCausalLM": {"tied": _TIED},
     "NemotronHForCausalLM": {"latent-experts": {"moe_latent_size": 24}},
+    "MixtralForCausalLM": {"window": {"sliding_window": 7}},
+    "PhimoeForCausalLM": {
+        "longrope-biases": {
+            "rope_parameters": _LONGROPE | {"short_mscale": 1.2, "long_mscale": 1.3},
+            "attention_bias": True,
+            "lm_head_bias": True,
+        },
+    },
+    "GptOssForCausalLM": {"tight-clamp": {"swiglu_limit": 0.6, "attention_bias": False}},
+    "Glm4MoeLiteForCausalLM": {"plain-query-halves": {"q_lora_rank": None, "rope_interleave": False}},
+    "Ernie4_5_MoeForCausalLM": {
+        "biases-between": {"use_bias": True, "moe_layer_interval": 2, "tie_word_embeddings": False}
+    },
+    "GraniteMoeForCausalLM": {"biases": {"attention_bias": True}},
+    "GraniteMoeSharedForCausalLM": {"none-shared": {"shared_intermediate_size": 0}},
+    "Llama4ForCausalLM": {
+        "all-sparse": {
+            "interleave_moe_layer_step": 1,
+            "use_qk_norm": False,
+            "num_experts_per_tok": 1,
+            "attention_bias": True,
+            "attn_temperature_tuning": False,
+        },
+    },
+    "MiniMaxM2ForCausalLM": {
+        "partial": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+        },
+    },
+    "ExaoneMoeForCausalLM": {"no-window": {"sliding_window": None, "layer_types": [_FULL] * 4}},
+    "AfmoeForCausalLM": {"scaled-biases": {"mup_enabled": True, "route_scale": 1.5, "attention_bias": True}},
+    "Cohere2MoeForCausalLM": {
+        "sigmoid-sum": {
+            "expert_selection_fn": "sigmoid",
+            "shared_expert_combination_strategy": "sum",
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "layer_types": [_FULL, _SLIDING, _SLIDING, _FULL],
+            "prefix_dense_intermediate_size": 72,
+            "rms_norm_eps": 1e-5,
+        },
+    },
+    "MiMoV2FlashForCausalLM": {"biases": {"attention_bias": True, "attention_value_scale": 1.4}},
+    "LagunaForCausalLM": {
+        "windows": {
+            "layer_types": [_SLIDING, _FULL, _SLIDING, _FULL],
+            "num_attention_heads_per_layer": [4, 2, 4, 2],
+            "gating": "per-element",
+            "moe_router_logit_softcapping": 1.5,
+            "moe_routed_scaling_factor": 2.0,
+            "attention_bias": True,
+        },
+    },
+    "HYV3ForCausalLM": {"biases": {"attention_bias": True}},
+    "LongcatFlashForCausalLM": {"biases": {"attention_bias": True}},
+    "AriaTextForCausalLM": {"biases": _BIASES},
+    "MiniCPM3ForCausalLM": {
+        "longrope": {
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": _LONGROPE
+            | {"long_factor": [1.5, 2.0, 3.0, 4.0], "short_factor": [1.0, 1.1, 1.3, 1.7]},
+        },
+    },
+    "YoutuForCausalLM": {"plain-query-halves": {"q_lora_rank": None, "rope_interleave": False}},
 }
 """Further configs of a class, by name: changes to its tiny config."""
