@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from llm_kernels import ops
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from llm_models.blocks.linear import Linear, SummedLinear
 from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, StateCacheSpec
+from llm_models.errors import ConfigError
 from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_linear, tensor
 
 
@@ -18,8 +21,8 @@ from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_
 class DeltaRule:
     """Linear attention whose state forgets by a learned decay and corrects what it holds for a key.
 
-    Canonical names: query, key, value, gate, beta, decay; conv_query, conv_key, conv_value; step_bias, A_log,
-    norm, output.
+    Canonical names: query, key, value, gate, beta, decay; gate_down and decay_down where these come from a
+    few features; conv_query, conv_key, conv_value; step_bias, A_log, norm, output.
 
     Attributes:
         num_key_heads: Heads of queries and keys.
@@ -29,6 +32,12 @@ class DeltaRule:
         conv_width: Tokens that the convolution over queries, keys and values sees.
         norm: Of each head's output, before the gate.
         beta_scale: Factor of beta after the sigmoid.
+        channel_decay: Each key dimension forgets at a rate of its own, instead of each head; then there are
+            as many key heads as value heads.
+        decay_bound: Least log decay, approached by a sigmoid; None: a softplus without bound.
+        gate_activation: Of the output's gate.
+        gate_rank: Features that the gate is computed from; None: the hidden states.
+        decay_rank: The same for the decay.
         name: First part of its canonical names.
     """
 
@@ -39,12 +48,24 @@ class DeltaRule:
     conv_width: int
     norm: Norm
     beta_scale: float = 1.0
+    channel_decay: bool = False
+    decay_bound: float | None = None
+    gate_activation: Literal["silu", "sigmoid"] = "silu"
+    gate_rank: int | None = None
+    decay_rank: int | None = None
     name: str = "delta"
+
+    def __post_init__(self) -> None:
+        if self.channel_decay and self.num_key_heads != self.num_value_heads:
+            reason = f"{self.num_key_heads} differs from {self.num_value_heads} value heads"
+            raise ConfigError("linear_num_key_heads", reason)
 
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
         """Everything is cut by heads."""
         rows = self._rows(shard)
-        yield from stacked_linear("input", rows, width)
+        yield from stacked_linear("input", self._input_rows(shard), width)
+        for name, rank in self._ranks.items():
+            yield from linear(name, rows[name].total, rank, taken_rows=rows[name].span)
         mixed = {part: rows[part] for part in ("query", "key", "value")}
         taken = sum(_taken(part) for part in mixed.values())
         yield Parameter(
@@ -57,7 +78,8 @@ class DeltaRule:
             ),
         )
         heads = rows["beta"].span
-        yield tensor("step_bias", (self.num_value_heads,), dtype=torch.float32, rows=heads)
+        decay = rows["decay"]
+        yield tensor("step_bias", (decay.total,), dtype=torch.float32, rows=decay.span)
         yield tensor("A_log", (self.num_value_heads,), dtype=torch.float32, rows=heads)
         yield from self.norm.parameters("norm", self.value_size)
         inner = self.num_value_heads * self.value_size
@@ -79,8 +101,21 @@ class DeltaRule:
         return RunningDeltaRule(self, weights, setup)
 
     def sizes(self, shard: Shard) -> tuple[int, ...]:
-        """Rows on this rank of query, key, value, gate, beta and decay."""
-        return tuple(_taken(rows) for rows in self._rows(shard).values())
+        """Rows on this rank of query, key, value, gate, beta and decay, or of what the latter come from."""
+        return tuple(_taken(rows) for rows in self._input_rows(shard).values())
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        ranks = {"gate": self.gate_rank, "decay": self.decay_rank}
+        return {name: rank for name, rank in ranks.items() if rank is not None}
+
+    def _input_rows(self, shard: Shard) -> dict[str, Rows]:
+        """What is computed from the hidden states; few features are whole on each rank."""
+        ranks = self._ranks
+        return {
+            f"{name}_down" if name in ranks else name: Rows(ranks[name]) if name in ranks else rows
+            for name, rows in self._rows(shard).items()
+        }
 
     def _rows(self, shard: Shard) -> dict[str, Rows]:
         keys = shard.span(self.num_key_heads, "linear_num_key_heads")
@@ -88,7 +123,8 @@ class DeltaRule:
         key = _head_rows(self.num_key_heads, keys, self.key_size)
         value = _head_rows(self.num_value_heads, values, self.value_size)
         scalar = _head_rows(self.num_value_heads, values, 1)
-        return {"query": key, "key": key, "value": value, "gate": value, "beta": scalar, "decay": scalar}
+        decay = key if self.channel_decay else scalar
+        return {"query": key, "key": key, "value": value, "gate": value, "beta": scalar, "decay": decay}
 
 
 def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
@@ -105,6 +141,9 @@ class RunningDeltaRule:
     __slots__ = (
         "_cache",
         "_conv_weight",
+        "_decay",
+        "_gate",
+        "_gate_activation",
         "_input",
         "_negative_A",
         "_norm",
@@ -118,7 +157,12 @@ class RunningDeltaRule:
         self._spec, self._sizes = spec, spec.sizes(setup.shard)
         self._input = Linear(weights, "input")
         self._conv_weight = weights["conv.weight"]
+        self._gate = None if spec.gate_rank is None else Linear(weights, "gate")
+        self._decay = None if spec.decay_rank is None else Linear(weights, "decay")
+        self._gate_activation = torch.sigmoid if spec.gate_activation == "sigmoid" else F.silu
         self._step_bias, self._negative_A = weights["step_bias"], -torch.exp(weights["A_log"])
+        if spec.channel_decay:
+            self._negative_A = self._negative_A.repeat_interleave(spec.key_size)
         self._norm = spec.norm.build(weights, "norm")
         self._output = SummedLinear(weights, "output", setup)
         self._cache = setup.next_cache()
@@ -128,7 +172,7 @@ class RunningDeltaRule:
         spec, metadata, tokens = self._spec, step.metadata[self._cache], len(x_TE)
         conv_cache, state_cache = step.caches[self._cache]
         query_size, key_size, value_size, gate_size, beta_size, decay_size = self._sizes
-        mixed_TC, gate, beta_TH, decay_TH = self._input(x_TE).split_with_sizes(
+        mixed_TC, gate, beta_TH, decay = self._input(x_TE).split_with_sizes(
             (query_size + key_size + value_size, gate_size, beta_size, decay_size), dim=1
         )
         conv_TC = torch.empty(mixed_TC.shape, dtype=x_TE.dtype, device=x_TE.device)
@@ -151,7 +195,7 @@ class RunningDeltaRule:
             query.view(tokens, -1, spec.key_size),
             key.view(tokens, -1, spec.key_size),
             value_THV,
-            self._negative_A * torch.nn.functional.softplus(decay_TH.float() + self._step_bias),
+            self._log_decay(decay),
             beta_TH if spec.beta_scale == 1.0 else beta_TH * spec.beta_scale,
             state_cache,
             metadata,
@@ -159,5 +203,19 @@ class RunningDeltaRule:
             scale=spec.key_size**-0.5,
         )
         self._norm.apply(out_THV, out_THV)
-        out_THV *= torch.nn.functional.silu(gate.view(out_THV.shape))
+        if self._gate is not None:
+            gate = self._gate(gate)
+        out_THV *= self._gate_activation(gate.view(out_THV.shape))
         return self._output(out_THV.flatten(1))
+
+    def _log_decay(self, decay: Tensor) -> Tensor:
+        """Log decays in float32, [T, H] or one a key dimension, [T, H, K]."""
+        spec = self._spec
+        if self._decay is not None:
+            decay = self._decay(decay)
+        step = decay.float() + self._step_bias
+        if spec.decay_bound is None:
+            log_decay = self._negative_A * F.softplus(step)
+        else:
+            log_decay = spec.decay_bound * torch.sigmoid(-self._negative_A * step)
+        return log_decay.view(len(decay), -1, spec.key_size) if spec.channel_decay else log_decay

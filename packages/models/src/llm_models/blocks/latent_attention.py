@@ -25,7 +25,7 @@ class LatentAttention:
 
     Canonical names: query_down, query_norm, query (the only query projection, or the one up from its latent),
     latent (down to the latent and the rope key), latent_norm, key_value (up to keys and values, head by
-    head), output.
+    head), gate, output.
 
     Attributes:
         num_heads: Heads.
@@ -40,6 +40,7 @@ class LatentAttention:
         bias: Biases of the projections down and of the output.
         query_scale: Factor of the normed query latent.
         latent_scale: Factor of the normed latent.
+        gate: Whether a sigmoid of another projection of the input scales each head's output.
         name: First part of its canonical names.
     """
 
@@ -55,6 +56,7 @@ class LatentAttention:
     bias: bool = False
     query_scale: float = 1.0
     latent_scale: float = 1.0
+    gate: bool = False
     name: str = "attention"
 
     @property
@@ -78,6 +80,8 @@ class LatentAttention:
         yield from linear("latent", self.latent_size + self.rope_size, width, bias=self.bias)
         yield from self.norm.parameters("latent_norm", self.latent_size)
         pair = self.plain_size + self.value_size
+        if self.gate:
+            yield from linear("gate", self.num_heads, width, taken_rows=heads(1))
         yield from linear("key_value", self.num_heads * pair, self.latent_size, taken_rows=heads(pair))
         yield from linear(
             "output",
@@ -102,6 +106,7 @@ class RunningLatentAttention:
     __slots__ = (
         "_cache",
         "_cos_sin",
+        "_gate",
         "_heads",
         "_interleaved",
         "_key_HNR",
@@ -126,6 +131,7 @@ class RunningLatentAttention:
         self._latent_norm = spec.norm.build(weights, "latent_norm")
         pairs = weights["key_value.weight"].view(self._heads, -1, spec.latent_size)
         self._key_HNR, self._value_HVR = pairs.split_with_sizes((spec.plain_size, spec.value_size), dim=1)
+        self._gate = Linear(weights, "gate") if spec.gate else None
         self._output = SummedLinear(weights, "output", setup)
         self._cos_sin = None if spec.rope is None else setup.rope_table(spec.rope)
         self._interleaved = spec.rope is not None and spec.rope.interleaved
@@ -138,6 +144,8 @@ class RunningLatentAttention:
             out_THV = self._attend(query_THD, latent_TL, step)
         else:
             out_THV = self._attend_packed(query_THD, latent_TL, step)
+        if self._gate is not None:
+            out_THV = out_THV * self._gate(x_TE).sigmoid()[:, :, None]
         return self._output(out_THV.flatten(1))
 
     def _project(self, x_TE: Tensor, step: Step) -> tuple[Tensor, Tensor]:
