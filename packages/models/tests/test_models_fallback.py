@@ -8,6 +8,7 @@ import torch
 import transformers
 from llm_models.errors import CorruptFile, MissingTensor, UnexpectedTensor, UnsupportedConfig, WrongShape
 from llm_models.fallback import fallback_verdict, load_fallback
+from llm_models.fallback.mask_patterns import MaskPattern, pattern_in, pattern_of
 from llm_models.fallback.probe_steps import LENGTHS, run_steps
 from llm_models.files import resolve
 from safetensors.torch import load_file, save_file
@@ -215,3 +216,45 @@ def test_unsupported_with_a_reason(config, reason):
     verdict = fallback_verdict(config)
     assert verdict.kind == "unsupported"
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "limit"),
+    [
+        ("LlamaForCausalLM", GQA, 64),
+        ("BartForCausalLM", BART, 64),
+        ("RobertaForCausalLM", SMALL | {"is_decoder": True, "pad_token_id": 1}, 62),
+        (
+            "LlamaForCausalLM",
+            GQA | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0,
+                                       "original_max_position_embeddings": 32}},
+            32,
+        ),
+    ],
+)  # fmt: skip
+def test_positions_end_where_the_class_has_no_more(name, fields, limit, checkpoint):
+    _, folder = checkpoint(name, fields)
+    assert load(folder).spec.max_positions == limit
+
+
+def test_masks_are_read_by_asking():
+    from transformers.masking_utils import (
+        bidirectional_mask_function,
+        causal_mask_function,
+        chunked_causal_mask_function,
+        sliding_window_causal_mask_function,
+    )
+
+    def found(function, size):
+        return pattern_of(function, size, 11, "cpu")
+
+    assert found(causal_mask_function, None) == MaskPattern()
+    assert found(sliding_window_causal_mask_function(1000), 1000) == MaskPattern(window=1000)
+    left_padding = torch.zeros(1, dtype=torch.long)
+    assert found(chunked_causal_mask_function(50, left_padding), 50) == MaskPattern(chunk=50)
+    assert found(bidirectional_mask_function, None) is None
+    for pattern in (MaskPattern(), MaskPattern(window=7), MaskPattern(chunk=9)):
+        mask = pattern.tensor(5, 5, "cpu")
+        assert pattern_in(mask[:, :, 1:, :3]) == pattern
+        assert pattern_in(mask + 0.5) is None
+        assert pattern_in(mask == 0) is None
