@@ -159,6 +159,28 @@ PUBLISHED = {
                             "type": "yarn"},
         "tie_word_embeddings": False,
     }),
+    "gemma-4-e2b": ("Gemma4Text", {
+        "attention_k_eq_v": False, "enable_moe_block": False, "final_logit_softcapping": 30.0,
+        "global_head_dim": 512, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
+        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 3, "num_hidden_layers": 15,
+        "max_position_embeddings": 131072, "num_attention_heads": 8, "num_global_key_value_heads": None,
+        "num_key_value_heads": 1, "num_kv_shared_layers": 8, "rms_norm_eps": 1e-06, "sliding_window": 512,
+        "rope_parameters": {
+            "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
+                               "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+        "use_double_wide_mlp": True, "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
+    }),
+    "gemma-4-31b": ("Gemma4Text", {
+        "attention_k_eq_v": True, "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 5376, "hidden_size_per_layer_input": 0,
+        "intermediate_size": 21504, "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        "max_position_embeddings": 262144, "num_attention_heads": 32, "num_global_key_value_heads": 4,
+        "num_hidden_layers": 6, "num_key_value_heads": 16, "num_kv_shared_layers": 0,
+        "rms_norm_eps": 1e-06, "sliding_window": 1024, "vocab_size": 262144,
+    }),
 }  # fmt: skip
 
 
@@ -203,6 +225,14 @@ def test_the_text_part_has_the_defaults_of_its_class():
         ("olmo-7b", {"clip_qkv": -1.0}, "clip_qkv", ConfigError),
         ("hunyuan-7b", {"use_cla": True}, "use_cla", UnsupportedConfig),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers", ConfigError),
+        ("gemma-4-e2b", {"num_kv_shared_layers": 15}, "num_kv_shared_layers", ConfigError),
+        ("gemma-4-e2b", {"vocab_size_per_layer_input": 9}, "vocab_size_per_layer_input", ConfigError),
+        (
+            "gemma-4-31b",
+            {"use_bidirectional_attention": "all"},
+            "use_bidirectional_attention",
+            UnsupportedConfig,
+        ),
         ("granite-3.0", {"quantization_config": {"bits": 4}}, "quantization_config", UnsupportedConfig),
     ],
 )

@@ -190,9 +190,11 @@ def _proportional(rope: Rope, share: float, factor: float) -> Rope:
 
 def _overrides(config: Mapping[str, Any], index: int, kind: str) -> Mapping[str, Any]:
     """What differs in a layer: `per_layer_config`, or the two fields for full layers that it came from."""
-    if config.get("per_layer_config") is not None:
-        layers = ConfigReader(config).section("per_layer_config")
-        section = None if layers is None else layers.section(str(index))
+    layers = ConfigReader(config).section("per_layer_config")
+    if layers is not None:
+        # Keys are layer numbers, filled up with zeros to the same length.
+        names = [name for name in config["per_layer_config"] if str(name).isdigit() and int(name) == index]
+        section = layers.section(names[0]) if names else None
         fields = ("head_dim", "num_key_value_heads")
         return {} if section is None else {f: section.positive_int(f) for f in fields if section.has(f)}
     if kind != FULL:
