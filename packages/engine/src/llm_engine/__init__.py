@@ -11,9 +11,11 @@ from llm_engine.errors import (
     InvalidRequest,
     RequestFailed,
     StartupError,
+    UnsupportedTask,
 )
 from llm_engine.options import EngineOptions
 from llm_engine.outputs import CompletionOutput, RequestDelta, RequestOutput, TokenLogprobs
+from llm_engine.pooling_outputs import ClassificationOutput, EmbeddingOutput, RewardOutput, ScoreOutput
 from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "ClassificationOutput",
     "CompletionOutput",
     "ContextLengthExceeded",
+    "EmbeddingOutput",
     "EngineBusy",
     "EngineDead",
     "EngineError",
@@ -37,10 +41,13 @@ __all__ = [
     "RequestDelta",
     "RequestFailed",
     "RequestOutput",
+    "RewardOutput",
     "SamplingParams",
+    "ScoreOutput",
     "StartupError",
     "TokenLogprobs",
     "TokensPrompt",
+    "UnsupportedTask",
 ]
 
 _LAZY = {"LLM": "llm_engine.llm", "AsyncLLM": "llm_engine.async_llm", "TokensPrompt": "llm_engine.prompts"}

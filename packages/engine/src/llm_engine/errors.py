@@ -29,6 +29,20 @@ class InvalidRequest(EngineError):
         self.message = message
 
 
+class UnsupportedTask(InvalidRequest):
+    """The model does not do what was asked; the message names what to call.
+
+    Attributes:
+        task: What was asked, as the method is called.
+    """
+
+    code = "unsupported_task"
+
+    def __init__(self, task: str, message: str) -> None:
+        super().__init__("model", f"cannot {task}: {message}")
+        self.task = task
+
+
 class ContextLengthExceeded(InvalidRequest):
     """The prompt, or the prompt and `max_tokens` together, do not fit into the model's context."""
 

@@ -7,18 +7,23 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
+from llm_models import is_pooling, read_sentence_modules, resolve
 from llm_tokenizer import Tokenizer
 from tqdm import tqdm
 
 from llm_engine.core.in_process_client import InProcessClient
 from llm_engine.core.messages import Abort
-from llm_engine.errors import EngineBusy, EngineError, InvalidRequest, RequestFailed
+from llm_engine.core.pooling_client import PoolingClient
+from llm_engine.core.startup import as_startup_errors
+from llm_engine.errors import EngineBusy, EngineError, InvalidRequest, RequestFailed, UnsupportedTask
 from llm_engine.interrupts import DeferredInterrupt
 from llm_engine.live_requests import LiveRequest
 from llm_engine.options import EngineOptions
 from llm_engine.output_collector import OutputCollector
 from llm_engine.output_processor import OutputProcessor
 from llm_engine.outputs import RequestOutput
+from llm_engine.pooling import Pooler, as_pairs, as_texts, make_pooler
+from llm_engine.pooling_outputs import ClassificationOutput, EmbeddingOutput, RewardOutput, ScoreOutput
 from llm_engine.prompts import Conversation, Prompt, TokensPrompt, chat_to_tokens, to_tokens
 from llm_engine.request_builder import RequestBuilder
 from llm_engine.sampling_params import SamplingParams
@@ -45,7 +50,15 @@ class LLM:
 
     def __init__(self, model: str, **options: Any) -> None:  # noqa: ANN401 - checked by EngineOptions
         self._options = EngineOptions.from_mapping({"model": model, **options})
-        self._client = InProcessClient(self._options)
+        with as_startup_errors():
+            self._files = resolve(
+                model, offline=self._options.offline, allow_pickle=self._options.allow_pickle
+            )
+            only_pools = is_pooling(self._files)
+        self._client: InProcessClient | PoolingClient = (
+            PoolingClient(self._options, self._files) if only_pools else InProcessClient(self._options)
+        )
+        self._pooler: Pooler | None = None
         info = self._client.info
         path = info.tokenizer_path
         self._tokenizer = None if path is None else Tokenizer.from_file(Path(path))
@@ -98,7 +111,9 @@ class LLM:
             InvalidRequest: A prompt or its parameters were refused; nothing was run.
             RequestFailed: Some requests ended with an error. The others were finished first: the exception's
                 `outputs` holds all outputs, failed ones with finish reason "error".
+            UnsupportedTask: The model gives vectors or scores, not text.
         """
+        self._core("generate")
         batch = [to_tokens(self._tokenizer, prompt) for prompt in _as_batch(prompts)]
         return self._run(batch, _spread(params, len(batch)), progress=progress)
 
@@ -124,7 +139,9 @@ class LLM:
         Raises:
             InvalidRequest: As `generate`; also when the chat template refused the messages.
             RequestFailed: As `generate`.
+            UnsupportedTask: As `generate`.
         """
+        self._core("chat")
         if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
             raise InvalidRequest("messages", "must be a non-empty list of messages or of conversations")
         single = isinstance(messages[0], Mapping)
@@ -132,9 +149,103 @@ class LLM:
         batch = [chat_to_tokens(self.tokenizer, one, **template_options) for one in conversations]
         return self._run(batch, _spread(params, len(batch)), progress=progress)
 
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: int | None = None,
+        progress: bool = True,
+    ) -> list[EmbeddingOutput]:
+        """Turn texts into vectors.
+
+        Of a model that generates text, the vector is the last token's state after the final norm.
+
+        Args:
+            texts: Text, a list of texts, token ids, a list of token id lists, or `TokensPrompt`s. Texts get
+                the tokenizer's special tokens.
+            dimensions: Keep so many numbers of each vector (Matryoshka); None: all. Only models trained for
+                it give good short vectors.
+            normalize: Scale vectors to length 1, after shortening; None: as the model's files say.
+            truncate: Cut texts to so many tokens, special ones kept; None: texts that are too long are
+                refused.
+            progress: Show a progress bar.
+
+        Returns:
+            One output a text, in their order.
+
+        Raises:
+            InvalidRequest: A text or an argument was refused; nothing was run.
+            UnsupportedTask: The model gives scores.
+        """
+        return self._pooled().embed(
+            as_texts(texts), dimensions=dimensions, normalize=normalize, truncate=truncate, progress=progress
+        )
+
+    def score(
+        self,
+        query: Prompt | Sequence[Prompt] | Sequence[tuple[Prompt, Prompt]],
+        texts: Prompt | Sequence[Prompt] | None = None,
+        *,
+        truncate: int | None = None,
+        progress: bool = True,
+    ) -> list[ScoreOutput]:
+        """Score how well texts go with a query: by a cross-encoder, or by the cosine of two vectors.
+
+        Args:
+            query: One for all texts, one for each, or a list of pairs (query, text) and no `texts`.
+            texts: As in `embed`.
+            truncate: As in `embed`; of a pair, the longer text is cut first.
+            progress: Show a progress bar.
+
+        Returns:
+            One output a pair, in their order.
+
+        Raises:
+            InvalidRequest: A text or an argument was refused; nothing was run.
+            UnsupportedTask: The model gives something else than one score or a vector.
+        """
+        return self._pooled().score(as_pairs(query, texts), truncate=truncate, progress=progress)
+
+    def classify(
+        self, texts: Prompt | Sequence[Prompt], *, truncate: int | None = None, progress: bool = True
+    ) -> list[ClassificationOutput]:
+        """Classify texts, or each of their tokens, as the model's head does; arguments as in `embed`.
+
+        Raises:
+            InvalidRequest: A text or an argument was refused; nothing was run.
+            UnsupportedTask: The model gives no scores.
+        """
+        return self._pooled().classify(as_texts(texts), truncate=truncate, progress=progress)
+
+    def reward(
+        self, texts: Prompt | Sequence[Prompt], *, truncate: int | None = None, progress: bool = True
+    ) -> list[RewardOutput]:
+        """Raw scores of texts, or of each of their tokens; arguments as in `embed`.
+
+        Raises:
+            InvalidRequest: A text or an argument was refused; nothing was run.
+            UnsupportedTask: The model gives no scores.
+        """
+        return self._pooled().reward(as_texts(texts), truncate=truncate, progress=progress)
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """What sentence-transformers' files tell callers to put before texts, by name ("query", "document").
+
+        Nothing puts it there but the caller.
+        """
+        modules = read_sentence_modules(self._files.path)
+        return {} if modules is None else modules.prompts
+
     def stats(self) -> EngineStats:
-        """A snapshot of the core's counters."""
-        return self._client.stats()
+        """A snapshot of the core's counters.
+
+        Raises:
+            UnsupportedTask: The model gives vectors or scores, and has no core.
+        """
+        return self._core("count steps").stats()
 
     def shutdown(self) -> None:
         """End the engine and free its memory. Safe to call twice."""
@@ -147,6 +258,20 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+    # Vectors and scores
+
+    def _core(self, task: str) -> InProcessClient:
+        """The core of a model that generates."""
+        if isinstance(self._client, PoolingClient):
+            does = "embed or score" if not self._client.pooling_info.labels else "classify, score or reward"
+            raise UnsupportedTask(task, f"it gives vectors or scores of texts, not text: call {does}")
+        return self._client
+
+    def _pooled(self) -> Pooler:
+        if self._pooler is None:
+            self._pooler = make_pooler(self._client, self._tokenizer, self._options, self._files)
+        return self._pooler
 
     # The batch
 
@@ -161,17 +286,19 @@ class LLM:
             requests.append(self._builder.build(prompt, one, request_id, 0, collector.put))
             collectors.append(collector)
         self._num_requests += len(requests)
+        core = self._core("generate")
         with DeferredInterrupt() as interrupt:
             try:
                 with tqdm(total=len(requests), desc="Requests", unit="req", disable=not progress) as bar:
-                    self._drive(deque(zip(requests, collectors, strict=True)), bar, interrupt)
+                    self._drive(core, deque(zip(requests, collectors, strict=True)), bar, interrupt)
             except BaseException:
-                self._abort(requests)
+                self._abort(core, requests)
                 raise
         return _outputs(collectors)
 
     def _drive(
         self,
+        core: InProcessClient,
         backlog: "deque[tuple[LiveRequest, OutputCollector]]",
         bar: "tqdm[Any]",
         interrupt: DeferredInterrupt,
@@ -180,12 +307,12 @@ class LLM:
         running: list[tuple[LiveRequest, OutputCollector]] = []
         while backlog or running:
             interrupt.check()
-            running.extend(self._feed(backlog))
-            followup = self._processor.process(self._client.step())
+            running.extend(self._feed(core, backlog))
+            followup = self._processor.process(core.step())
             for message in followup.add:
-                self._client.send(message)
+                core.send(message)
             if followup.abort:
-                self._client.send(Abort(followup.abort))
+                core.send(Abort(followup.abort))
             still = []
             for request, collector in running:
                 if isinstance(collector.error, EngineBusy) and self._processor.num_live:
@@ -198,21 +325,21 @@ class LLM:
             running = still
 
     def _feed(
-        self, backlog: "deque[tuple[LiveRequest, OutputCollector]]"
+        self, core: InProcessClient, backlog: "deque[tuple[LiveRequest, OutputCollector]]"
     ) -> Iterable[tuple[LiveRequest, OutputCollector]]:
         """Hand over as many requests as keep the core busy; the rest waits here, where no queue bounds it."""
         limit = min(2 * self._options.max_num_seqs, self._options.max_waiting_requests)
         while backlog and self._processor.num_live < limit:
             request, collector = backlog.popleft()
             for message in self._processor.open(request):
-                self._client.send(message)
+                core.send(message)
             yield request, collector
 
-    def _abort(self, requests: Sequence[LiveRequest]) -> None:
+    def _abort(self, core: InProcessClient, requests: Sequence[LiveRequest]) -> None:
         ids = [core_id for request in requests for core_id in self._processor.close(request)]
-        self._client.send(Abort(ids))
-        while self._client.has_work():  # blocks of a step in flight come back only when it was taken in
-            self._client.step()
+        core.send(Abort(ids))
+        while core.has_work():  # blocks of a step in flight come back only when it was taken in
+            core.step()
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -7,7 +7,7 @@ on; the overlapped one plans step N + 1 and hands it over while the device runs 
 import logging
 import time
 from collections.abc import Iterable
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from llm_distributed import Executor, PendingResult, StepFailed
@@ -97,6 +97,14 @@ class EngineCore:
         """A snapshot of all counters."""
         worker_steps: dict[str, int] = self._executor.call("step_counts")[0]
         return self._counters.snapshot(self._scheduler, self._cache, worker_steps)
+
+    def call(self, method: str, *args: Any) -> Any:  # noqa: ANN401 - any method of the worker
+        """Call a method of the worker on every rank, between steps, and return the first's result.
+
+        Raises:
+            CallFailed: It raised.
+        """
+        return self._executor.call(method, *args)[0]
 
     def shutdown(self) -> None:
         """Stop the workers. Live requests are dropped."""

@@ -1,9 +1,13 @@
 """Owns the offline front end's hold on a core in its own process; knows nothing of what the messages mean."""
 
+from typing import Any
+
+from llm_distributed import CallFailed
+
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, StepOutputs
 from llm_engine.core.startup import start_core
-from llm_engine.errors import EngineDead
+from llm_engine.errors import EngineDead, RequestFailed
 from llm_engine.options import EngineOptions
 from llm_engine.stats import EngineStats
 
@@ -38,6 +42,17 @@ class InProcessClient:
     def stats(self) -> EngineStats:
         """A snapshot of the core."""
         return self._alive().stats()
+
+    def call(self, method: str, *args: Any) -> Any:  # noqa: ANN401 - any method of the worker
+        """Call a method of the worker, between steps.
+
+        Raises:
+            RequestFailed: It raised.
+        """
+        try:
+            return self._alive().call(method, *args)
+        except CallFailed as error:
+            raise RequestFailed(f"{error.error_type}: {error.message}") from error
 
     def shutdown(self) -> None:
         """End the core and free its memory. Safe to call twice."""

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,15 @@ def start_core(options: EngineOptions, on_found: Callable[[str | None], None] | 
     Raises:
         StartupError: Whatever went wrong, as one line; the cause is chained.
     """
-    try:
+    with as_startup_errors():
         return _start(options, on_found)
+
+
+@contextmanager
+def as_startup_errors() -> Iterator[None]:
+    """Turns whatever goes wrong inside into a `StartupError` of one line."""
+    try:
+        yield
     except CallFailed as error:
         raise StartupError(error.error_type, " ".join(error.message.split())) from error
     except EngineError:
@@ -54,11 +62,7 @@ def one_line(error: BaseException) -> str:
 def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None) -> EngineCore:
     started_s = time.monotonic()
     files = resolve(options.model, offline=options.offline, allow_pickle=options.allow_pickle)
-    tokenizer_path = Path(options.tokenizer) if options.tokenizer else files.tokenizer_path
-    tokenizer = _load_tokenizer(
-        tokenizer_path, optional=options.load_format == "dummy" and not options.tokenizer
-    )
-    shown_path = None if tokenizer is None else str(tokenizer_path)
+    tokenizer, shown_path = find_tokenizer(options, files)
     if on_found is not None:
         on_found(shown_path)
     budget = options.max_num_batched_tokens or _default_budget(options)
@@ -87,6 +91,13 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
     return EngineCore(scheduler, cache, executor, info)
 
 
+def find_tokenizer(options: EngineOptions, files: ModelFiles) -> tuple[Tokenizer | None, str | None]:
+    """The tokenizer and its path; None for a model that may do without one and does."""
+    path = Path(options.tokenizer) if options.tokenizer else files.tokenizer_path
+    tokenizer = _load_tokenizer(path, optional=options.load_format == "dummy" and not options.tokenizer)
+    return tokenizer, None if tokenizer is None else str(path)
+
+
 def _load_tokenizer(path: Path, *, optional: bool) -> Tokenizer | None:
     """The tokenizer, for the ids it knows; benchmarks with dummy weights may do without one."""
     try:
@@ -109,7 +120,24 @@ def _start_worker(
     options: EngineOptions, budget: int, tokenizer: Tokenizer | None
 ) -> tuple[Executor, ModelInfo, KVSizes]:
     """A started executor whose worker has its model and its KV cache."""
-    config = WorkerConfig(
+    config = worker_config(options, budget, tokenizer)
+    executor = make_executor(config, options.tensor_parallel_size)
+    executor.start()
+    try:
+        loaded: ModelInfo = executor.call("load")[0]
+        # Every rank gets the same number of blocks, so that one plan fits all.
+        num_blocks = min(executor.call("size_kv_cache"))
+        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_layout.page_bytes)
+        model: ModelInfo = executor.call("allocate_kv", sizes.num_blocks, sizes.host_blocks)[0]
+    except BaseException:
+        executor.shutdown()
+        raise
+    return executor, model, sizes
+
+
+def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | None) -> WorkerConfig:
+    """What the workers are told of the options."""
+    return WorkerConfig(
         model=options.model,
         dtype=options.dtype,
         device=options.device,
@@ -130,27 +158,17 @@ def _start_worker(
         threads=options.threads,
         progress=options.progress,
     )
-    executor = _make_executor(config, options.tensor_parallel_size)
-    executor.start()
-    try:
-        loaded: ModelInfo = executor.call("load")[0]
-        # Every rank gets the same number of blocks, so that one plan fits all.
-        num_blocks = min(executor.call("size_kv_cache"))
-        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_layout.page_bytes)
-        model: ModelInfo = executor.call("allocate_kv", sizes.num_blocks, sizes.host_blocks)[0]
-    except BaseException:
-        executor.shutdown()
-        raise
-    return executor, model, sizes
 
 
-def _make_executor(config: WorkerConfig, num_ranks: int) -> Executor:
+def make_executor(
+    config: WorkerConfig, num_ranks: int, factory: Callable[..., object] = create_worker
+) -> Executor:
     """One rank runs in this process; several in one each, with collectives between their devices."""
     if num_ranks == 1:
-        return InProcessExecutor(create_worker, {"config": config})
+        return InProcessExecutor(factory, {"config": config})
     on_cuda = config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
     return MultiprocessExecutor(
-        "llm_engine.worker:create_worker",
+        f"{factory.__module__}:{factory.__name__}",
         {"config": config},
         num_ranks,
         "llm_engine.worker.codec:EngineCodec",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import torch
 from llm_distributed import DeviceMesh
-from llm_models import load_model, resolve
+from llm_models import PoolingModel, load_model, pooling_over, resolve
 from llm_models.model import Model
 from llm_scheduler import StepPlan
+from numpy.typing import NDArray
 
 from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
@@ -20,6 +23,7 @@ from llm_engine.worker.kv_pool import allocate_pool
 from llm_engine.worker.kv_sizing import count_pages
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
+from llm_engine.worker.pooling_worker import PoolingInfo, describe, run_texts
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class Worker:
             torch.set_num_threads(config.threads)
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
+        self._pooling: PoolingModel | None = None
 
     def load(self) -> ModelInfo:
         """Finds the model and loads its weights.
@@ -162,6 +167,27 @@ class Worker:
         if self._runner is None:
             raise WorkerError("no KV cache yet: call allocate_kv first")
         return self._runner.launch(plan)
+
+    def pooling_info(self) -> PoolingInfo:
+        """What the model is like as an embedder: the last token's state, on the same weights.
+
+        Raises:
+            UnsupportedConfig: It has blocks that do not run over whole texts.
+        """
+        loaded = self._need_loaded()
+        self._pooling = self._pooling or pooling_over(loaded.model)
+        return describe(self._pooling, loaded.info.max_model_len)
+
+    def pool(
+        self,
+        texts: Sequence[Sequence[int]],
+        token_types: Sequence[Sequence[int]] | None = None,
+        normalize: bool | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Vectors of whole texts, in one pass beside the KV cache; after `pooling_info`."""
+        if self._pooling is None:
+            raise WorkerError("no embedder yet: call pooling_info first")
+        return run_texts(self._pooling, texts, token_types, normalize)
 
     def reset(self) -> None:
         """Forgets every slot; the KV cache's contents are not cleared."""
