@@ -118,10 +118,17 @@ def rope_from_config(
     if section is not None:
         theta = section.positive_float("rope_theta", theta)
         partial = section.positive_float("partial_rotary_factor", partial)
-    rotary_size = int(head_size * partial + 1e-6)  # 64 / 96 * 96 must not become 63.
+    is_proportional = section is not None and section.string("rope_type", "default") == "proportional"
+    rotary_size = head_size
+    if not is_proportional:
+        rotary_size = int(head_size * partial + 1e-6)  # 64 / 96 * 96 must not become 63.
     if partial > 1 or rotary_size % 2 or rotary_size == 0:
         raise ConfigError("partial_rotary_factor", f"leads to {rotary_size} rotary of {head_size} dimensions")
-    scaling = None if section is None else _scaling(top, section, rotary_size, max_positions)
+    scaling: RopeScaling | None = None
+    if section is not None and is_proportional:
+        scaling = _proportional(head_size, partial, section.positive_float("factor", 1.0))
+    elif section is not None:
+        scaling = _scaling(top, section, rotary_size, max_positions)
     return Rope(
         rotary_size=rotary_size,
         theta=theta,
@@ -191,6 +198,12 @@ def _scaling(
             return FrequencyFactors(factors=_factors(section, "factors", rotary_size))
         case _:
             raise UnsupportedConfig("rope_scaling.rope_type", f"{kind!r} is not supported")
+
+
+def _proportional(head_size: int, share: float, factor: float) -> RopeScaling:
+    """Only the first share of the pairs turns, with the wavelengths of whole heads."""
+    turning = int(share * head_size // 2)
+    return FrequencyFactors(factors=(factor,) * turning + (math.inf,) * (head_size // 2 - turning))
 
 
 def _llama3_from_config(section: ConfigReader, max_positions: int) -> Llama3Scaling:
