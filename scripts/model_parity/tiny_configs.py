@@ -327,6 +327,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "Bert",
             "Roberta",
             "XLMRoberta",
+            "Camembert",
             "NomicBert",
             "DistilBert",
             "MPNet",
@@ -389,6 +390,10 @@ ENCODERS: tuple[str, ...] = (
     "JinaEmbeddingsV3Model",
     "EuroBertModel",
     "T5EncoderModel",
+    "Qwen3Model",
+    "MistralModel",
+    "LlamaModel",
+    "CamembertModel",
 )
 _CLASSIFIED = (
     "Bert",

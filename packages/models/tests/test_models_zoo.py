@@ -37,6 +37,14 @@ ZOO = {
 }
 
 
+POOLING = {
+    "BertModel": "post-norm encoder, types of tokens",
+    "XLMRobertaForSequenceClassification": "cross-encoder, positions with an offset",
+    "Qwen3ForSequenceClassification": "reward model",
+    "LlamaForTokenClassification": "scores of tokens",
+}
+
+
 @pytest.fixture(scope="module")
 def harness():
     """The modules of the harness, imported from scripts/ as a package."""
@@ -45,6 +53,15 @@ def harness():
         yield importlib.import_module("scripts.model_parity.checks")
     finally:
         sys.path.remove(str(ROOT))
+
+
+@pytest.mark.parametrize("case", POOLING)
+def test_pools_as_transformers_does(harness, tmp_path, case):
+    pooling = importlib.import_module("scripts.model_parity.pooling_checks")
+    pair = pooling.load_pooling_pair(case, tmp_path)
+    found = {name: check(pair) for name, check in pooling.checks_of(pair).items()}
+    assert len(found) >= 2
+    assert all(map(harness.within, found.values())), found
 
 
 @pytest.fixture(scope="module", params=ZOO, ids=lambda case: case)
