@@ -1,6 +1,6 @@
 """Owns differential attention: the difference of two heads' attention over the same values.
 
-Knows nothing about other mixers. One attention of the usual kind computes both halves of the heads, over values
+Knows nothing about other mixers. One usual attention computes both halves of the heads, over values
 of two KV heads each; what is done with the halves is here.
 """
 
