@@ -41,7 +41,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self._mesh = mesh or DeviceMesh()
-        shard = Shard(self._mesh.rank("tp"), self._mesh.size("tp"))
+        shard = self._shard = Shard(self._mesh.rank("tp"), self._mesh.size("tp"))
         self.caches = decoder_caches(spec, shard)
         _register(self, parameters)
         weights = Weights(parameters)
@@ -49,6 +49,7 @@ class Decoder(nn.Module):
         setup = Setup(device=self.device, dtype=self.dtype, shard=shard, mesh=self._mesh)
         self._embed = RunningEmbedding(spec.embedding, weights, setup)
         self._layers = build_layers(spec.layers, weights, setup)
+        self._memory_readers = tuple(setup.memory_readers)
         self._final_norm = None if spec.final_norm is None else spec.final_norm.build(weights, "final_norm")
         self._head = _Head(spec, weights, setup)
 

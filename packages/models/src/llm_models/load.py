@@ -10,7 +10,8 @@ from torch import Tensor
 from llm_models.architectures.pooled_decoders import embedder
 from llm_models.config import architecture_name
 from llm_models.decoder import Decoder, decoder_parameters
-from llm_models.errors import ConfigError, ShardingError, UnknownArchitecture, UnsupportedConfig
+from llm_models.encoder_decoder import EncoderDecoder, encoder_decoder_parameters
+from llm_models.errors import ConfigError, UnknownArchitecture, UnsupportedConfig
 from llm_models.fallback import fallback_verdict, load_fallback
 from llm_models.files import ModelFiles
 from llm_models.loading.assign import copy_tensors, place_tensors
@@ -20,7 +21,14 @@ from llm_models.model import Model
 from llm_models.names import Names
 from llm_models.parameters import ABSENT, Parameter, Shard
 from llm_models.pooling import PooledSpec, PoolingModel, pooled_parameters
-from llm_models.registry import gives_vectors, is_native, known_architectures, pooled_spec_for, spec_for
+from llm_models.registry import (
+    encoder_decoder_spec_for,
+    gives_vectors,
+    is_native,
+    known_architectures,
+    pooled_spec_for,
+    spec_for,
+)
 from llm_models.sentence_transformers import DenseFolder, read_sentence_modules
 from llm_models.spec import DecoderSpec
 
@@ -67,6 +75,23 @@ def load_model(
         files, spec, decoder_parameters(spec, _shard(mesh)), dtype, device, load_format, progress=progress
     )
     return Decoder(spec, parameters, mesh)
+
+
+def load_encoder_decoder(
+    files: ModelFiles,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    load_format: LoadFormat = "auto",
+    progress: bool = False,
+    mesh: DeviceMesh | None = None,
+) -> EncoderDecoder:
+    """Builds the encoder and decoder that `files` describe; arguments and errors are `load_model`'s."""
+    _check_arguments(dtype, load_format)
+    spec = encoder_decoder_spec_for(files.config)
+    wanted = encoder_decoder_parameters(spec, _shard(mesh))
+    parameters = _load(files, spec.decoder, wanted, dtype, device, load_format, progress=progress)
+    return EncoderDecoder(spec, parameters, mesh)
 
 
 def load_pooling_model(
@@ -147,10 +172,13 @@ def _load_fallback(
     verdict = fallback_verdict(files.config, trust_remote_code=trust_remote_code)
     if verdict.kind == "unsupported":
         raise UnknownArchitecture(name, known_architectures(), fallback=verdict.reason)
-    if _shard(mesh).size > 1:
-        raise ShardingError("architectures", f"{name!r} goes through the fallback, which is not sharded")
     return load_fallback(
-        files, dtype=dtype, device=device, load_format=load_format, trust_remote_code=trust_remote_code
+        files,
+        dtype=dtype,
+        device=device,
+        load_format=load_format,
+        trust_remote_code=trust_remote_code,
+        mesh=mesh,
     )
 
 

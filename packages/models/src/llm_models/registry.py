@@ -12,12 +12,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from llm_models import architectures
-from llm_models.architectures import Architecture
+from llm_models.architectures import AnySpec, Architecture
 from llm_models.architectures.pooled_decoders import CLASSIFIER_SUFFIXES, classifier, embedder
 from llm_models.config import architecture_name
 from llm_models.errors import UnknownArchitecture, UnsupportedConfig
 from llm_models.pooling import PooledSpec
-from llm_models.spec import DecoderSpec
+from llm_models.spec import DecoderSpec, EncoderDecoderSpec
 
 API_VERSION = 1
 GROUP = "llm_stack.architectures"
@@ -26,6 +26,11 @@ GROUP = "llm_stack.architectures"
 def known_architectures() -> tuple[str, ...]:
     """All names that are served natively, those of installed packages included, sorted."""
     return tuple(sorted({*_builtin(), *_plugins()}))
+
+
+def registered() -> Mapping[str, Architecture[AnySpec] | None]:
+    """Every native architecture by name; None for those of other packages, which are not imported for it."""
+    return {**dict.fromkeys(_plugins()), **_builtin()}
 
 
 def is_native(name: str) -> bool:
@@ -49,7 +54,7 @@ def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
 
     Raises:
         UnknownArchitecture: Nothing is registered for the first of `architectures`.
-        UnsupportedConfig: What is registered gives vectors or scores, not text.
+        UnsupportedConfig: What is registered gives vectors or scores, or has an encoder.
         ConfigError: A field is missing or out of range, or asks for something unsupported.
     """
     name = architecture_name(config)
@@ -57,8 +62,28 @@ def spec_for(config: Mapping[str, Any]) -> DecoderSpec:
     if found is None and _decoder_behind(name) is None:
         raise UnknownArchitecture(name, known_architectures())
     spec = None if found is None else found(config)
+    if isinstance(spec, EncoderDecoderSpec):
+        raise UnsupportedConfig("architectures", f"{name!r} has an encoder: load_encoder_decoder")
     if not isinstance(spec, DecoderSpec):
         raise UnsupportedConfig("architectures", f"{name!r} gives vectors or scores of texts, not text")
+    return spec
+
+
+def encoder_decoder_spec_for(config: Mapping[str, Any]) -> EncoderDecoderSpec:
+    """Builds the spec of a model with an encoder and a decoder.
+
+    Raises:
+        UnknownArchitecture: Nothing is registered for the first of `architectures`.
+        UnsupportedConfig: What is registered is of another kind.
+        ConfigError: A field is missing or out of range, or asks for something unsupported.
+    """
+    name = architecture_name(config)
+    found = _find(name)
+    if found is None and _decoder_behind(name) is None:
+        raise UnknownArchitecture(name, known_architectures())
+    spec = None if found is None else found(config)
+    if not isinstance(spec, EncoderDecoderSpec):
+        raise UnsupportedConfig("architectures", f"{name!r} is not an encoder with a decoder")
     return spec
 
 
@@ -76,6 +101,8 @@ def pooled_spec_for(config: Mapping[str, Any]) -> PooledSpec:
     found = _find(name)
     if found is not None:
         spec = found(config)
+        if isinstance(spec, EncoderDecoderSpec):
+            raise UnsupportedConfig("architectures", f"{name!r} gives no vectors or scores of texts")
         return spec if isinstance(spec, PooledSpec) else embedder(spec)
     decoder = _decoder_behind(name)
     if decoder is None:
@@ -86,13 +113,13 @@ def pooled_spec_for(config: Mapping[str, Any]) -> PooledSpec:
     return embedder(spec)
 
 
-def _find(name: str) -> Architecture[DecoderSpec | PooledSpec] | None:
+def _find(name: str) -> Architecture[AnySpec] | None:
     if name in _builtin():
         return _builtin()[name]
     plugin = _plugins().get(name)
     if plugin is None:
         return None
-    loaded: Architecture[DecoderSpec | PooledSpec] = plugin.load()
+    loaded: Architecture[AnySpec] = plugin.load()
     return loaded
 
 
@@ -107,9 +134,9 @@ def _decoder_behind(name: str) -> str | None:
 
 
 @functools.cache
-def _builtin() -> Mapping[str, Architecture[DecoderSpec | PooledSpec]]:
+def _builtin() -> Mapping[str, Architecture[AnySpec]]:
     """Every `Architecture` in the modules of `llm_models.architectures`."""
-    found: dict[str, Architecture[DecoderSpec | PooledSpec]] = {}
+    found: dict[str, Architecture[AnySpec]] = {}
     for module in pkgutil.iter_modules(architectures.__path__):
         members = vars(import_module(f"{architectures.__name__}.{module.name}")).values()
         shipped = {id(item): item for item in members if isinstance(item, Architecture)}

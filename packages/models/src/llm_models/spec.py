@@ -116,3 +116,58 @@ class DecoderSpec:
     def __post_init__(self) -> None:
         if not self.layers:
             raise UnsupportedConfig("num_hidden_layers", "a decoder needs at least one layer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioEmbedding:
+    """From frames of a log-mel spectrogram to the first hidden states: two convolutions over time.
+
+    Both have three taps and a GELU; the second halves the number of frames. Then learned positions are added.
+
+    Attributes:
+        num_mel_bins: Values of a frame.
+        num_positions: Rows of the table of positions: states of the longest input.
+    """
+
+    num_mel_bins: int
+    num_positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSpec:
+    """What turns an input into states that a decoder attends to.
+
+    Attributes:
+        hidden_size: Width of the states.
+        max_positions: States of the longest input.
+        embedding: The way in.
+        layers: In order; their attention is not causal.
+        final_norm: Of the states; None for none.
+        shares_table: The decoder's table of tokens is the encoder's too.
+    """
+
+    hidden_size: int
+    max_positions: int
+    embedding: Embedding | AudioEmbedding
+    layers: tuple[LayerSpec, ...]
+    final_norm: Norm | None
+    shares_table: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise UnsupportedConfig("encoder_layers", "an encoder needs at least one layer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoderSpec:
+    """A decoder whose layers attend to what an encoder makes of another input.
+
+    Attributes:
+        encoder: Its tensors' canonical names begin with `encoder.`, also in `decoder.names`.
+        decoder: Has blocks of cross attention.
+        start: Token that the decoder's sequence starts with; None where the prompt says so.
+    """
+
+    encoder: EncoderSpec
+    decoder: DecoderSpec
+    start: int | None = None

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from llm_models.pooling import PooledSpec
-from llm_models.spec import DecoderSpec
+from llm_models.spec import DecoderSpec, EncoderDecoderSpec
 
-S_co = TypeVar("S_co", bound=DecoderSpec | PooledSpec, covariant=True)
+AnySpec: TypeAlias = DecoderSpec | PooledSpec | EncoderDecoderSpec
+S_co = TypeVar("S_co", bound=AnySpec, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llm_models.blocks.linear import Linear, SummedLinear
 from llm_models.blocks.norm import Norm
+from llm_models.blocks.relative_bias import RelativeBias
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, KVCacheSpec
 from llm_models.errors import ConfigError
@@ -79,6 +80,7 @@ class Attention:
         key_scale: Factor of the keys.
         value_scale: Factor of the values.
         kv_from: Layer whose keys and values are read instead of own ones.
+        relative_bias: Biases of the scores by distance.
         causal: Whether a query sees only keys before it; without, there can be no cache.
         name: First part of its canonical names.
     """
@@ -109,6 +111,7 @@ class Attention:
     key_scale: float = 1.0
     value_scale: float = 1.0
     kv_from: int | None = None
+    relative_bias: RelativeBias | None = None
     causal: bool = True
     name: str = "attention"
 
@@ -137,6 +140,8 @@ class Attention:
         yield from self._norm_parameters(heads, kv_heads)
         if self.sinks:
             yield tensor("sinks", (self.num_heads,), dtype=torch.float32, rows=heads)
+        if self.relative_bias is not None:
+            yield from self.relative_bias.parameters(self.num_heads, heads)
         out = (heads[0] * value_size, heads[1] * value_size)
         yield from linear(
             "output", width, self.num_heads * value_size, bias=self.output_bias, taken_columns=out
@@ -191,7 +196,7 @@ class Attention:
 
 
 def _with_part_per_head(parameter: Parameter, count: int, own: range, size: int) -> Parameter:
-    """The parameter of a rank's `own` heads out of `count`, from a tensor a head; of others nothing is taken."""
+    """The parameter of a rank's `own` heads out of `count`, from a tensor a head (of others come 0 rows)."""
     module, _, leaf = parameter.name.rpartition(".")
     parts = (
         Part(name=f"{module}.{head}.{leaf}", shape=(size,), rows=None if head in own else (0, 0))
@@ -220,6 +225,7 @@ class RunningAttention:
         "_norms",
         "_output",
         "_output_norm",
+        "_relative_bias",
         "_sinks",
         "_sizes",
         "_spec",
@@ -255,6 +261,8 @@ class RunningAttention:
         if spec.alibi_slopes is not None:
             own = spec.alibi_slopes[slice(*shard.span(spec.num_heads, "num_attention_heads"))]
             self._alibi_slopes = torch.tensor(own, dtype=torch.float32, device=setup.device)
+        bias = spec.relative_bias
+        self._relative_bias = None if bias is None else bias.build(weights, setup, causal=spec.causal)
         self._cache = self._take_cache(setup)
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
@@ -327,6 +335,7 @@ class RunningAttention:
                 sliding_window=spec.sliding_window,
                 soft_cap=spec.soft_cap,
                 alibi_slopes=self._alibi_slopes,
+                bias=self._relative_bias,
             )
             return
         metadata, (key_cache, value_cache) = step.metadata[self._cache], step.caches[self._cache]
@@ -344,6 +353,7 @@ class RunningAttention:
             chunk=spec.chunk,
             sinks=self._sinks,
             alibi_slopes=self._alibi_slopes,
+            distance_bias=None if self._relative_bias is None else self._relative_bias.by_distance,
         )
 
     def _take_cache(self, setup: Setup) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from llm_distributed import DeviceMesh
@@ -68,6 +69,23 @@ class Weights:
         """The parameters below a further prefix."""
         return Weights(self._parameters, self._prefix + prefix)
 
+    def elsewhere(self, prefix: str) -> "Weights":
+        """The parameters below a prefix of the whole model, for layers that use another's."""
+        return Weights(self._parameters, prefix)
+
+
+class MemoryReader(Protocol):
+    """A block that caches what it makes of an encoder's states."""
+
+    @property
+    def cache(self) -> int:
+        """Index of its cache."""
+        ...
+
+    def write(self, states_SE: Tensor, slots: Tensor, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Fills the slots int64 [S] of its cache from the states [S, E]."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Setup:
@@ -81,6 +99,7 @@ class Setup:
         layer: Number of the layer that is being built.
         num_caches: Caches given out so far.
         attention_caches: By layer, the cache of its attention, for layers that read another's.
+        memory_readers: Blocks that read an encoder's states, as they were built.
     """
 
     device: torch.device
@@ -90,6 +109,7 @@ class Setup:
     layer: int = 0
     num_caches: int = 0
     attention_caches: dict[int, int] = field(default_factory=dict)
+    memory_readers: list[MemoryReader] = field(default_factory=list)
     _tables: dict[Rope, Tensor] = field(default_factory=dict)
 
     def next_cache(self) -> int:
