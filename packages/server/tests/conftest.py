@@ -59,6 +59,7 @@ class EngineDouble:
     def __init__(self) -> None:
         self.tokenizer = ByteCodec()
         self.max_model_len = 200
+        self.default_sampling_params = SamplingParams()
         self.vocab_size = VOCAB
         self.model_name = "double"
         self.script = "Grüße, welcome to the end."

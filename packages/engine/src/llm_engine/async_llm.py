@@ -111,6 +111,11 @@ class AsyncLLM:
         return self._tokenizer
 
     @property
+    def default_sampling_params(self) -> SamplingParams:
+        """What holds where a caller states no parameters: the defaults of the model's author."""
+        return SamplingParams(**self._info.sampling_defaults)  # type: ignore[arg-type]
+
+    @property
     def max_model_len(self) -> int:
         """Longest context in tokens."""
         return self._info.max_model_len

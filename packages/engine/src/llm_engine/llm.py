@@ -78,6 +78,11 @@ class LLM:
         return self._tokenizer
 
     @property
+    def default_sampling_params(self) -> SamplingParams:
+        """What holds where a caller states no parameters: the defaults of the model's author."""
+        return SamplingParams(**self._client.info.sampling_defaults)  # type: ignore[arg-type]
+
+    @property
     def max_model_len(self) -> int:
         """Longest context in tokens."""
         return self._client.info.max_model_len
@@ -101,7 +106,7 @@ class LLM:
 
         Args:
             prompts: Text, a list of texts, token ids, a list of token id lists, or `TokensPrompt`s.
-            params: For all prompts, or one for each; None: `SamplingParams()`.
+            params: For all prompts, or one for each; None: `default_sampling_params`.
             progress: Show a progress bar.
 
         Returns:
@@ -115,7 +120,7 @@ class LLM:
         """
         self._core("generate")
         batch = [to_tokens(self._tokenizer, prompt) for prompt in _as_batch(prompts)]
-        return self._run(batch, _spread(params, len(batch)), progress=progress)
+        return self._run(batch, self._spread(params, len(batch)), progress=progress)
 
     def chat(
         self,
@@ -129,7 +134,7 @@ class LLM:
 
         Args:
             messages: A list of messages (mappings with "role" and "content"), or a list of such lists.
-            params: For all conversations, or one for each; None: `SamplingParams()`.
+            params: For all conversations, or one for each; None: `default_sampling_params`.
             progress: Show a progress bar.
             **template_options: See `llm_engine.prompts.chat_to_tokens`.
 
@@ -147,7 +152,7 @@ class LLM:
         single = isinstance(messages[0], Mapping)
         conversations = cast("Sequence[Conversation]", [messages] if single else messages)
         batch = [chat_to_tokens(self.tokenizer, one, **template_options) for one in conversations]
-        return self._run(batch, _spread(params, len(batch)), progress=progress)
+        return self._run(batch, self._spread(params, len(batch)), progress=progress)
 
     def embed(
         self,
@@ -275,6 +280,20 @@ class LLM:
 
     # The batch
 
+    def _spread(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> Sequence[SamplingParams]:
+        """Parameters for each prompt."""
+        if params is None:
+            params = self.default_sampling_params
+        if not isinstance(params, Sequence):
+            return [params] * num_prompts
+        if len(params) != num_prompts:
+            raise InvalidRequest(
+                "params", f"must be one, or one for each of {num_prompts} prompts, got {len(params)}"
+            )
+        return params
+
     def _run(
         self, prompts: Sequence[TokensPrompt], params: Sequence[SamplingParams], *, progress: bool
     ) -> list[RequestOutput]:
@@ -355,21 +374,6 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     if isinstance(prompts[0], int | np.integer):
         return [cast("Prompt", prompts)]
     return cast("Sequence[Prompt]", prompts)
-
-
-def _spread(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> Sequence[SamplingParams]:
-    """Parameters for each prompt."""
-    if params is None:
-        params = SamplingParams()
-    if not isinstance(params, Sequence):
-        return [params] * num_prompts
-    if len(params) != num_prompts:
-        raise InvalidRequest(
-            "params", f"must be one, or one for each of {num_prompts} prompts, got {len(params)}"
-        )
-    return params
 
 
 def _outputs(collectors: Sequence[OutputCollector]) -> list[RequestOutput]:

@@ -58,6 +58,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def default_sampling_params(self) -> SamplingParams:
+        """What holds where a request states nothing."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Tokens of prompt and output together."""
         ...

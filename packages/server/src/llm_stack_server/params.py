@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from llm_engine.errors import InvalidRequest
@@ -14,7 +15,7 @@ from llm_stack_server.schemas.sampling import SamplingFields
 
 COMPLETION_DEFAULT_MAX_TOKENS = 16  # as OpenAI's
 
-# Fields of the same name and meaning; None keeps the engine's default.
+# Fields of the same name and meaning; None keeps the model's default.
 _SAME = (
     "n",
     "temperature",
@@ -39,8 +40,12 @@ def chat_limit_name(request: ChatRequest) -> str:
     return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
 
 
-def chat_params(request: ChatRequest) -> SamplingParams:
+def chat_params(request: ChatRequest, defaults: SamplingParams) -> SamplingParams:
     """The parameters of a chat request; without a limit the answer may fill the context.
+
+    Args:
+        request: The body.
+        defaults: What holds for sampling fields that the body leaves out.
 
     Raises:
         InvalidField: a value is out of range; names the field as the client spelled it.
@@ -52,14 +57,17 @@ def chat_params(request: ChatRequest) -> SamplingParams:
             "max_completion_tokens", "max_completion_tokens and max_tokens differ; give one of them"
         )
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _build(request, limit_name, max_tokens=getattr(request, limit_name), logprobs=logprobs)
+    return _build(request, defaults, limit_name, max_tokens=getattr(request, limit_name), logprobs=logprobs)
 
 
-def completion_params(request: CompletionRequest, *, room_tokens: int) -> SamplingParams:
+def completion_params(
+    request: CompletionRequest, defaults: SamplingParams, *, room_tokens: int
+) -> SamplingParams:
     """The parameters of one prompt of a completion request.
 
     Args:
         request: The body.
+        defaults: What holds for sampling fields that the body leaves out.
         room_tokens: Tokens left in the context behind the prompt; bounds the default limit only.
 
     Raises:
@@ -74,12 +82,18 @@ def completion_params(request: CompletionRequest, *, room_tokens: int) -> Sampli
             raise InvalidField("max_tokens", "max_tokens: must be at least 1 (0 is allowed with echo only)")
         prompt_logprobs = request.logprobs or 0  # the engine generates nothing only while it scores a prompt
     return _build(
-        request, "max_tokens", max_tokens=limit, logprobs=request.logprobs, prompt_logprobs=prompt_logprobs
+        request,
+        defaults,
+        "max_tokens",
+        max_tokens=limit,
+        logprobs=request.logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
 def _build(
     request: SamplingFields,
+    defaults: SamplingParams,
     limit_name: str,
     *,
     max_tokens: int | None,
@@ -88,7 +102,8 @@ def _build(
 ) -> SamplingParams:
     same: dict[str, Any] = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
     try:
-        return SamplingParams(
+        return dataclasses.replace(
+            defaults,
             **same,
             stop=request.stop,
             max_tokens=max_tokens,

@@ -62,7 +62,8 @@ class ModelFound(msgspec.Struct, tag="found", frozen=True, array_like=True, kw_o
 class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_only=True):
     """The core is ready; what the front end must know of the model and the cache.
 
-    Prefix hits are multiples of `block_size` tokens.
+    Prefix hits are multiples of `block_size` tokens. `sampling_defaults` are what the model's author states
+    of `SamplingParams`, by field.
     """
 
     tokenizer_path: str | None
@@ -75,6 +76,7 @@ class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_onl
     dtype: str
     overlap: bool
     prefix_caching: bool
+    sampling_defaults: dict[str, float] = {}
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -19,6 +19,7 @@ from llm_tokenizer import Tokenizer, TokenizerFileError
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import CoreInfo
 from llm_engine.errors import EngineError, StartupError
+from llm_engine.generation_defaults import sampling_defaults
 from llm_engine.options import EngineOptions
 from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
 
@@ -86,6 +87,7 @@ def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None
         dtype=model.dtype,
         overlap=_overlap(options, model),
         prefix_caching=options.enable_prefix_caching,
+        sampling_defaults=sampling_defaults(files.generation_config),
     )
     _LOG.info("core ready in %.1f s: %s", time.monotonic() - started_s, info)
     return EngineCore(scheduler, cache, executor, info)

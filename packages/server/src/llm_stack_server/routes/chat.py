@@ -36,7 +36,7 @@ async def chat_completions(request: Request) -> Response:
         raise InvalidField("top_logprobs", "top_logprobs needs logprobs to be true")
     ignored = ignored_fields(body, n=body.n or 1)
     context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
-    params = chat_params(body)
+    params = chat_params(body, engine.default_sampling_params)
     prompt = await chat_prompt(engine, body.messages, _options(body))
     job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"

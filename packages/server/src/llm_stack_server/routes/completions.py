@@ -37,8 +37,10 @@ async def completions(request: Request) -> Response:
     add_special_tokens = body.add_special_tokens is not False
     prompts = await completion_prompts(engine, body.prompt, add_special_tokens=add_special_tokens)
     room = engine.max_model_len
+    defaults = engine.default_sampling_params
     pairs = [
-        (prompt, completion_params(body, room_tokens=room - len(prompt.token_ids))) for prompt in prompts
+        (prompt, completion_params(body, defaults, room_tokens=room - len(prompt.token_ids)))
+        for prompt in prompts
     ]
     jobs = checked_jobs(engine, pairs)
     answer_id = f"cmpl-{uuid.uuid4().hex}"
