@@ -111,6 +111,16 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "mlp_beta_factor": 0.7,
         }
     },
+    "Zamba2ForCausalLM": {
+        "no-adapters-biases": {
+            "use_shared_attention_adapter": False,
+            "use_mem_rope": False,
+            "num_mem_blocks": 1,
+            "add_bias_linear": True,
+        }
+    },
+    "ZambaForCausalLM": {"biases": {"mamba_proj_bias": True, "mamba_conv_bias": False}},
+    "Lfm3ForCausalLM": {"no-gate": {"use_attention_gate": False, "use_sandwich_norm": False}},
     "KimiLinearForCausalLM": {"query-latent": {"q_lora_rank": 20}, "default-layers": {"layer_types": None}},
     "BailingHybridForCausalLM": {"unbounded": {"kda_safe_gate": False, "q_lora_rank": 20}},
     "OlmoHybridForCausalLM": {
@@ -135,6 +145,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "ArceeForCausalLM": {"biases": _BIASES},
+    "DiffLlamaForCausalLM": {"biases-mha": {"attention_bias": True, "num_key_value_heads": 4}},
     "SeedOssForCausalLM": {"biases": {"attention_out_bias": True, "mlp_bias": True}},
     "Ernie4_5ForCausalLM": {"biases-untied": {"use_bias": True, "tie_word_embeddings": False}},
     "MinistralForCausalLM": {"mixed": {"layer_types": [_FULL, _SLIDING] * 2}},
@@ -190,7 +201,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
         },
     },
-    "ExaoneMoeForCausalLM": {"no-window": {"sliding_window": None, "layer_types": [_FULL] * 4}},
     "AfmoeForCausalLM": {"scaled-biases": {"mup_enabled": True, "route_scale": 1.5, "attention_bias": True}},
     "Cohere2MoeForCausalLM": {
         "sigmoid-sum": {
@@ -214,7 +224,21 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "HYV3ForCausalLM": {"biases": {"attention_bias": True}},
-    "LongcatFlashForCausalLM": {"biases": {"attention_bias": True}},
+    "LongcatFlashForCausalLM": {
+        "biases": {"attention_bias": True},
+        # Experts of an odd width are shared out among ranks whole.
+        "odd-width": {"expert_ffn_hidden_size": 33},
+    },
+    "Gemma3nForCausalLM": {
+        "partial-table": {
+            "vocab_size_per_layer_input": 80,
+            "num_kv_shared_layers": 0,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+            "activation_sparsity_pattern": None,
+            "attention_bias": True,
+        }
+    },
     "AriaTextForCausalLM": {"biases": _BIASES},
     "MiniCPM3ForCausalLM": {
         "longrope": {

@@ -7,16 +7,24 @@ from llm_models.blocks.step import Setup, Weights
 
 
 class Linear:
-    """Input features to this rank's output features."""
+    """Input features to this rank's output features, and what a low-rank adapter adds where there is one.
 
-    __slots__ = ("_bias", "_weight")
+    An adapter is two further matrices, `NAME_adapter_down.weight` and `NAME_adapter_up.weight`.
+    """
+
+    __slots__ = ("_bias", "_down", "_up", "_weight")
 
     def __init__(self, weights: Weights, name: str) -> None:
         self._weight, self._bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+        self._down, self._up = weights.get(f"{name}_adapter_down.weight"), None
+        if self._down is not None:
+            self._up = weights[f"{name}_adapter_up.weight"]
 
     def __call__(self, x_TI: Tensor) -> Tensor:
         """[T, inputs] to a new tensor [T, outputs]."""
         out_TO: Tensor = ops.linear(x_TI, self._weight, self._bias)
+        if self._down is not None and self._up is not None:
+            out_TO += ops.linear(ops.linear(x_TI, self._down), self._up)
         return out_TO
 
 

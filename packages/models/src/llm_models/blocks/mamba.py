@@ -12,7 +12,7 @@ from llm_models.blocks.linear import Linear, SummedLinear
 from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, StateCacheSpec
-from llm_models.errors import UnsupportedConfig
+from llm_models.errors import ConfigError, UnsupportedConfig
 from llm_models.parameters import Parameter, Rows, Shard, linear, stacked_linear, tensor
 
 
@@ -21,7 +21,7 @@ class Mamba:
     """A convolution over the last few tokens, then a scan whose steps depend on the input.
 
     Canonical names: x, gate, conv, select (from the inner channels to step, B and C), step (up to the inner
-    channels), A_log, D, output, step_norm, B_norm, C_norm.
+    channels), A_log, D, output, step_norm, B_norm, C_norm. With heads, select is one matrix a head.
 
     Attributes:
         inner_size: Channels inside.
@@ -32,6 +32,7 @@ class Mamba:
         conv_bias: Whether the convolution has a bias.
         bias: Whether the projections in and out have biases.
         select_norm: Norm of step, B and C, each.
+        num_heads: Shares of the inner channels, each with a step, B and C of its own.
         name: First part of its canonical names.
     """
 
@@ -43,11 +44,16 @@ class Mamba:
     conv_bias: bool = True
     bias: bool = False
     select_norm: Norm | None = None
+    num_heads: int = 1
     name: str = "mamba"
 
     def __post_init__(self) -> None:
         if self.activation != "silu":
             raise UnsupportedConfig("hidden_act", f"{self.activation!r} in a state space mixer is not silu")
+        if self.inner_size % self.num_heads:
+            raise ConfigError("n_mamba_heads", f"{self.num_heads} does not divide {self.inner_size} channels")
+        if self.num_heads > 1 and self.select_norm is not None:
+            raise UnsupportedConfig("n_mamba_heads", "norms of several heads' step sizes are not supported")
 
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
         """Everything is cut by the inner channels."""
@@ -61,7 +67,12 @@ class Mamba:
         if self.conv_bias:
             yield tensor("conv.bias", (self.inner_size,), kind="bias", rows=span)
         selected = self.step_rank + 2 * self.state_size
-        yield from linear("select", selected, self.inner_size, taken_columns=span)
+        if self.num_heads == 1:
+            yield from linear("select", selected, self.inner_size, taken_columns=span)
+        else:
+            heads = shard.span(self.num_heads, "n_mamba_heads")
+            shape = (self.num_heads, selected, self.inner_size // self.num_heads)
+            yield tensor("select.weight", shape, kind="matrix", rows=heads)
         if self.select_norm is not None:
             for name, size in self._selected.items():
                 yield from self.select_norm.parameters(f"{name}_norm", size)
@@ -94,14 +105,16 @@ class RunningMamba:
         "_cache",
         "_conv_bias",
         "_conv_weight",
+        "_heads",
         "_inner",
         "_input",
         "_norms",
         "_output",
         "_select",
+        "_select_HRD",
         "_spec",
+        "_step_HDR",
         "_step_bias",
-        "_step_weight",
     )
 
     def __init__(self, spec: Mamba, weights: Weights, setup: Setup) -> None:
@@ -109,20 +122,28 @@ class RunningMamba:
         self._inner = setup.shard.part(spec.inner_size, "intermediate_size")
         self._input = Linear(weights, "input")
         self._conv_weight, self._conv_bias = weights["conv.weight"], weights.get("conv.bias")
-        self._select = SummedLinear(weights, "select", setup)
+        self._heads = 1
+        self._select: SummedLinear | None = None
+        self._select_HRD = weights["select.weight"]
+        self._step_HDR = weights["step.weight"]
+        if spec.num_heads == 1:
+            self._select = SummedLinear(weights, "select", setup)
+        else:
+            self._heads = len(self._select_HRD)
+            self._step_HDR = self._step_HDR.view(self._heads, -1, spec.step_rank)
         norm = spec.select_norm
         self._norms = (
             () if norm is None else tuple(norm.build(weights, f"{name}_norm") for name in ("step", "B", "C"))
         )
         # The scan adds the bias of the step sizes, in float32.
-        self._step_weight, self._step_bias = weights["step.weight"], weights["step.bias"]
+        self._step_bias = weights["step.bias"]
         self._A, self._D = -torch.exp(weights["A_log"]), weights["D"]
         self._output = SummedLinear(weights, "output", setup)
         self._cache = setup.next_cache()
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
-        spec, metadata = self._spec, step.metadata[self._cache]
+        metadata = step.metadata[self._cache]
         conv_cache, state_cache = step.caches[self._cache]
         block_size = metadata.block_size
         x_TI, gate_TI = self._input(x_TE).split_with_sizes((self._inner, self._inner), dim=1)
@@ -137,19 +158,15 @@ class RunningMamba:
             block_size=block_size,
             activation="silu",
         )
-        sizes = (spec.step_rank, spec.state_size, spec.state_size)
-        selected = self._select(conv_TI).split_with_sizes(sizes, dim=1)
-        for part, norm in zip(selected, self._norms, strict=False):  # Without norms there are none.
-            norm.apply(part, part)
-        step_TR, B_TS, C_TS = selected
+        step_TI, B, C = self._selected(conv_TI)
         out_TI = torch.empty_like(conv_TI)
         ops.selective_scan(
             out_TI,
             conv_TI,
-            ops.linear(step_TR, self._step_weight),
+            step_TI,
             self._A,
-            B_TS,
-            C_TS,
+            B,
+            C,
             self._D,
             state_cache,
             metadata,
@@ -158,3 +175,20 @@ class RunningMamba:
         )
         out_TI *= torch.nn.functional.silu(gate_TI)
         return self._output(out_TI)
+
+    def _selected(self, conv_TI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Step sizes [T, I], B and C [T, S], or [T, heads, S]."""
+        spec = self._spec
+        sizes = (spec.step_rank, spec.state_size, spec.state_size)
+        if self._select is None:
+            x_HTD = conv_TI.view(len(conv_TI), self._heads, -1).transpose(0, 1)
+            chosen_HTR = torch.bmm(x_HTD, self._select_HRD.transpose(1, 2))
+            step_HTR, B_HTS, C_HTS = chosen_HTR.split_with_sizes(sizes, dim=2)
+            step_HTD = torch.bmm(step_HTR, self._step_HDR.transpose(1, 2))
+            step_TI = step_HTD.transpose(0, 1).reshape(conv_TI.shape)
+            return step_TI, B_HTS.transpose(0, 1).contiguous(), C_HTS.transpose(0, 1).contiguous()
+        chosen = self._select(conv_TI).split_with_sizes(sizes, dim=1)
+        for part, norm in zip(chosen, self._norms, strict=False):  # Without norms there are none.
+            norm.apply(part, part)
+        step_TR, B_TS, C_TS = chosen
+        return ops.linear(step_TR, self._step_HDR), B_TS, C_TS

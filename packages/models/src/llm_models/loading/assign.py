@@ -122,7 +122,10 @@ def copy_tensors(
     """
 
     def copy(item: tuple[str, list[Placement]]) -> int:
-        name, placements = item
+        name = item[0]
+        placements = [placement for placement in item[1] if placement.part.taken[0]]
+        if not placements:  # It belongs to other ranks.
+            return source.tensors[name].size
         first = placements[0]
         if len(placements) == 1 and first.is_whole:
             destination = first.destination(parameters)
@@ -209,8 +212,8 @@ def _check_shape(info: TensorInfo, placements: Sequence[Placement]) -> None:
 
 
 def _is_same_but_for_layout(found: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Convolutions are stored with a dimension of size 1, norms of heads with a row a head."""
-    is_flattened = len(wanted) == 1 and len(found) == 2 and prod(found) == wanted[0]
+    """Convolutions are stored with a dimension of size 1, parameters of heads with a dimension of heads."""
+    is_flattened = len(found) == len(wanted) + 1 and (prod(found[:2]), *found[2:]) == tuple(wanted)
     return is_flattened or _without_ones(found) == _without_ones(wanted)
 
 
