@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP, in OpenAI's format",
     "generate": "print the answer to one prompt",
     "chat": "talk to a model",
+    "models": "list the architectures and how each is served, or check a checkpoint",
     "version": "print the versions of all parts",
 }
 
