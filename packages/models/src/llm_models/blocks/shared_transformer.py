@@ -97,7 +97,7 @@ class SharedTransformer:
         if self.attention_adapter_rank is not None:
             mixer["input_adapter_down.weight"] = weights[f"{inside}.down.weight"]
             ups = [weights[f"{inside}.{name}.up.weight"] for name in ("query", "key", "value")]
-            mixer["input_adapter_up.weight"] = torch.block_diag(*ups)
+            mixer["input_adapter_up.weight"] = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
         mlp_names = [parameter.name for parameter in self.mlp.parameters(width, shard)]
         mlp = {name: weights[f"mlp.{name}"] for name in mlp_names}
         if self.mlp_adapter_rank is not None:
