@@ -11,7 +11,7 @@ from llm_models.blocks.layer import pre_norm
 from llm_models.blocks.moe import MoE, Router
 from llm_models.config import ConfigReader
 from llm_models.names import LLAMA_NAMES
-from llm_models.spec import DecoderSpec
+from llm_models.spec import DecoderSpec, Head
 
 _NAMES = LLAMA_NAMES.but(
     {
@@ -46,7 +46,8 @@ def ernie_moe(config: Mapping[str, Any]) -> DecoderSpec:
         pre_norm(mixer, moe if layer in sparse else dense, norm)
         for layer in range(reader.positive_int("num_hidden_layers"))
     ]
-    return decoder(config, layers, final_norm=norm, names=_NAMES, tied=True)
+    head = Head(tied=True, bias=bias)
+    return decoder(config, layers, final_norm=norm, names=_NAMES, head=head, tied=True)
 
 
 def _sparse_layers(reader: ConfigReader) -> set[int]:

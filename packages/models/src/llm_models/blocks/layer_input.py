@@ -83,12 +83,14 @@ class InputTables:
         layers: How many vectors.
         size: Of each.
         norm: Of each projected vector.
+        is_partial: Whether there are tokens past the table's end, which have its first row.
     """
 
     vocab_size: int
     layers: int
     size: int
     norm: Norm
+    is_partial: bool = False
 
     def parameters(self, width: int) -> Iterator[Parameter]:
         """The table, the projection and the norm, whole on every rank."""
@@ -97,17 +99,23 @@ class InputTables:
         yield from self.norm.parameters("norm", self.size)
 
 
-class _RunningTables:
-    __slots__ = ("_norm", "_projection", "_shape", "_table", "_table_scale")
+class RunningTables:
+    """The runtime of `InputTables`."""
+
+    __slots__ = ("_is_partial", "_norm", "_projection", "_shape", "_table", "_table_scale")
 
     def __init__(self, spec: InputTables, weights: Weights, setup: Setup) -> None:
         self._table, self._projection = weights["table.weight"], Linear(weights, "projection")
         self._norm = spec.norm.build(weights, "norm")
+        self._is_partial = spec.is_partial
         self._shape = (-1, spec.layers, spec.size)
         # Rounded, as the reference implementation keeps the factor in the model's number format.
         self._table_scale = torch.tensor(math.sqrt(spec.size), dtype=setup.dtype).item()
 
     def compute(self, input_ids: Tensor, first_TE: Tensor) -> Tensor:
+        """From ids [T] and the first hidden states [T, E] the vectors [T, layers, size]."""
+        if self._is_partial:
+            input_ids = torch.where(input_ids < self._table.shape[0], input_ids, 0)
         projected_TLS = self._projection(first_TE).view(self._shape)
         projected_TLS *= first_TE.shape[1] ** -0.5
         self._norm.apply(projected_TLS, projected_TLS)
@@ -143,14 +151,14 @@ class ScaledLayer:
         """The runtime."""
         tables = None
         if self.tables is not None:
-            tables = _RunningTables(self.tables, weights.below("layer_inputs."), setup)
+            tables = RunningTables(self.tables, weights.below("layer_inputs."), setup)
         return _RunningScaledLayer(self.layer.build(weights, setup), weights["scale"], tables)
 
 
 class _RunningScaledLayer:
     __slots__ = ("_layer", "_scale", "_tables")
 
-    def __init__(self, layer: RunningLayer, scale: Tensor, tables: _RunningTables | None) -> None:
+    def __init__(self, layer: RunningLayer, scale: Tensor, tables: RunningTables | None) -> None:
         self._layer, self._scale, self._tables = layer, scale, tables
 
     def run(self, stream: Stream, step: Step) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,8 @@ class MLP:
         bias: Whether the input projections have biases.
         down_bias: Whether the output projection has one; None: as `bias`.
         inner_norm: Norm before the output projection.
+        sparsity: Share of the gate's inputs to the activation that become 0: what lies above the quantile of
+            a normal distribution is kept, less it.
         gate_scale: Factor of the gate's input to the activation.
         scale: Factor of the output.
         name: First part of its canonical names.
@@ -40,6 +43,7 @@ class MLP:
     bias: bool = False
     down_bias: bool | None = None
     inner_norm: Norm | None = None
+    sparsity: float = 0.0
     gate_scale: float = 1.0
     scale: float = 1.0
     name: str = "mlp"
@@ -81,6 +85,8 @@ class RunningMLP:
         "_inner_norm",
         "_input",
         "_scale",
+        "_setup",
+        "_sparse_above",
     )
 
     def __init__(self, spec: MLP, weights: Weights, setup: Setup) -> None:
@@ -91,6 +97,9 @@ class RunningMLP:
         norm = spec.inner_norm
         self._inner_norm = None if norm is None else norm.build(weights, "inner_norm", split_over=setup)
         self._gate_scale, self._scale = spec.gate_scale, spec.scale
+        # In standard deviations.
+        self._sparse_above = NormalDist().inv_cdf(spec.sparsity) if spec.sparsity else None
+        self._setup = setup
         self._activation_parameters = _xielu_parameters(weights) if spec.activation == "xielu" else None
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
@@ -98,6 +107,8 @@ class RunningMLP:
         input_TI = self._input(x_TE)
         if self._gate_scale != 1.0:
             input_TI[:, : self._inner] *= self._gate_scale
+        if self._sparse_above is not None:
+            self._keep_largest(input_TI[:, : self._inner], self._sparse_above)
         inner_TI = torch.empty((x_TE.shape[0], self._inner), dtype=x_TE.dtype, device=x_TE.device)
         if self._gated:
             ops.gated_activation(inner_TI, input_TI, self._activation)
@@ -109,6 +120,13 @@ class RunningMLP:
         if self._scale != 1.0:
             out_TE *= self._scale
         return out_TE
+
+    def _keep_largest(self, gate_TI: Tensor, deviations: float) -> None:
+        """Cuts off, in place, what lies below the mean (over all ranks) and so many standard deviations."""
+        values, ranks = gate_TI.float(), self._setup.shard.size
+        mean = self._setup.sum_ranks(values.mean(dim=-1, keepdim=True)) / ranks
+        variance = self._setup.sum_ranks((values - mean).square().mean(dim=-1, keepdim=True)) / ranks
+        gate_TI.copy_(F.relu(values - (mean + deviations * variance.sqrt())))
 
 
 def _xielu_parameters(weights: Weights) -> Tensor:

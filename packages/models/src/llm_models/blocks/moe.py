@@ -1,7 +1,7 @@
 """Owns mixtures of experts: data, parameters and runtime; the rule of the choice is the kernels'."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from llm_kernels import ops
@@ -133,25 +133,29 @@ class MoE:
         experts, inner = self.cut(shard)
         sides = ("gate", "up") if self.gated else ("up",)
         count, rows = experts[1] - experts[0], inner[1] - inner[0]
-        ids = range(*experts)
+
+        def part(name: str, shape: tuple[int, ...], span: tuple[int, int] | None = None) -> Iterator[Part]:
+            """A part an expert: these rows of the rank's own experts, none of others."""
+            for e in range(self.num_experts):
+                is_own = experts[0] <= e < experts[1]
+                yield Part(name=f"experts.{e}.{name}", shape=shape, rows=span if is_own else (0, 0))
+
+        def input_parts(leaf: str, *columns: int) -> tuple[Part, ...]:
+            by_side = [part(f"{side}.{leaf}", (self.expert_size, *columns), inner) for side in sides]
+            return tuple(found for expert in zip(*by_side, strict=True) for found in expert)
+
         yield Parameter(
             name="experts.input.weight",
             shape=(count, len(sides) * rows, width),
             lead=2,
-            parts=tuple(
-                Part(name=f"experts.{e}.{side}.weight", shape=(self.expert_size, width), rows=inner)
-                for e in ids
-                for side in sides
-            ),
+            parts=input_parts("weight", width),
         )
+        down = part("down.weight", (width, self.expert_size))
         yield Parameter(
             name="experts.down.weight",
             shape=(count, width, rows),
             lead=2,
-            parts=tuple(
-                Part(name=f"experts.{e}.down.weight", shape=(width, self.expert_size), columns=inner)
-                for e in ids
-            ),
+            parts=tuple(replace(found, columns=inner) for found in down),
         )
         if self.bias:
             yield Parameter(
@@ -159,18 +163,14 @@ class MoE:
                 shape=(count, len(sides) * rows),
                 kind="bias",
                 lead=2,
-                parts=tuple(
-                    Part(name=f"experts.{e}.{side}.bias", shape=(self.expert_size,), rows=inner)
-                    for e in ids
-                    for side in sides
-                ),
+                parts=input_parts("bias"),
             )
             yield Parameter(
                 name="experts.down.bias",
                 shape=(count, width),
                 kind="bias",
                 lead=2,
-                parts=tuple(Part(name=f"experts.{e}.down.bias", shape=(width,)) for e in ids),
+                parts=tuple(part("down.bias", (width,))),
             )
 
     def cut(self, shard: Shard) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -231,9 +231,8 @@ class RunningMoE:
         """[T, E] to a new tensor [T, E]."""
         spec = self._spec
         weights_TK, ids_TK = self._router.choose(x_TE)
-        if self._num_local < spec.num_experts:
-            ids_TK = ids_TK - self._first_expert
-            ids_TK = ids_TK.masked_fill((ids_TK < 0) | (ids_TK >= self._num_local), -1)
+        if self._setup.shard.size > 1:
+            ids_TK = self._own(ids_TK)
         inner_TE = x_TE if self._experts_norm is None else normed(self._experts_norm, x_TE)
         inner_TL = inner_TE if self._latent_in is None else self._latent_in(inner_TE)
         out_TL = torch.empty_like(inner_TL)
@@ -263,6 +262,15 @@ class RunningMoE:
                 shared_TE *= self._shared_gate(x_TE).sigmoid()
             out_TE += shared_TE
         return out_TE
+
+    def _own(self, ids_TK: Tensor) -> Tensor:
+        """Ids among this rank's experts, -1 for others; the first rank has those that return their input."""
+        own_TK = ids_TK - self._first_expert
+        own_TK = own_TK.masked_fill((own_TK < 0) | (own_TK >= self._num_local), -1)
+        if self._spec.zero_experts and self._setup.shard.rank == 0:
+            past_TK = ids_TK - self._spec.num_experts
+            own_TK = torch.where(past_TK < 0, own_TK, past_TK + self._num_local)
+        return own_TK
 
 
 class _RouterOp:
