@@ -28,7 +28,7 @@ def embedding_parameters(embedding: Embedding, width: int, shard: Shard) -> Iter
     if embedding.norm is not None:
         yield from embedding.norm.parameters("embedding_norm", size)
     if size != width:
-        yield from linear("embedding_projection", width, size)
+        yield from linear("embedding_projection", width, size, bias=embedding.projection_bias)
 
 
 def vocabulary_span(embedding: Embedding, shard: Shard) -> tuple[int, int] | None:
@@ -55,6 +55,7 @@ class RunningEmbedding:
         "_offset",
         "_positions",
         "_projection",
+        "_projection_bias",
         "_scale",
         "_setup",
         "_share",
@@ -76,6 +77,7 @@ class RunningEmbedding:
         self._norm = None if embedding.norm is None else embedding.norm.build(weights, "embedding_norm")
         self._types = weights.get("token_types.weight")
         self._projection = weights.get("embedding_projection.weight")
+        self._projection_bias = weights.get("embedding_projection.bias")
 
     def run(self, input_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> Tensor:
         """Ids [T] to a new tensor [T, E]."""
@@ -93,7 +95,7 @@ class RunningEmbedding:
         if self._norm is not None:
             self._norm.apply(x_TE, x_TE)
         if self._projection is not None:
-            x_TE = ops.linear(x_TE, self._projection)
+            x_TE = ops.linear(x_TE, self._projection, self._projection_bias)
         if self._positions is not None and self._late:
             x_TE += F.embedding(positions + self._offset, self._positions)
         return x_TE

@@ -54,6 +54,7 @@ class PooledSpec:
         pooling: Which hidden states count: of the first token, the mean or the largest of all (channel by
             channel), of the last, or of each.
         head: Layers after pooling; none for embedders.
+        pools_last: The head runs over every token, and what it gives is pooled.
         labels: What the head's outputs stand for; empty for embedders.
         normalize: Whether vectors are scaled to length 1.
         max_tokens: Longest text; None: what the body takes.
@@ -65,6 +66,7 @@ class PooledSpec:
     body: DecoderSpec
     pooling: PoolingKind
     head: tuple[Dense, ...] = ()
+    pools_last: bool = False
     labels: tuple[str, ...] = ()
     normalize: bool = False
     max_tokens: int | None = None
@@ -170,9 +172,11 @@ class PoolingModel:
         positions = torch.cat([torch.arange(length) for length in lengths])
         ids, types = _joined(texts), None if token_types is None else _joined(token_types).to(self.device)
         hidden_TE = self.body.forward_packed(ids.to(self.device), positions.to(self.device), packed, types)
-        pooled = self._pool(hidden_TE, ends)
+        pooled = hidden_TE if self.spec.pools_last else self._pool(hidden_TE, ends)
         for layer in self._head:
             pooled = layer.run(pooled)
+        if self.spec.pools_last:
+            pooled = self._pool(pooled, ends)
         pooled = pooled.float()
         if self.spec.normalize if normalize is None else normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=-1)

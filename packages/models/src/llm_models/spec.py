@@ -50,6 +50,7 @@ class Embedding:
         vocab_size: Rows of the table.
         scale: Factor of the embeddings, rounded to the model's number format.
         size: Columns of the table, where a projection leads to the hidden size; None: the hidden size.
+        projection_bias: Whether that projection has a bias.
         positions: What is added for a token's position; None where positions enter elsewhere.
         token_types: Rows of a table of the tokens' types, added too; 0 for none.
         norm: Applied to the sum; None for none.
@@ -58,6 +59,7 @@ class Embedding:
     vocab_size: int
     scale: float = 1.0
     size: int | None = None
+    projection_bias: bool = False
     positions: LearnedPositions | SinusoidalPositions | None = None
     token_types: int = 0
     norm: Norm | None = None

@@ -5,14 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from llm_models.architectures import architecture
-from llm_models.architectures.common import decoder, head_size_of, layer_norm
-from llm_models.architectures.pooled_decoders import labels_of
-from llm_models.blocks.attention import Attention
-from llm_models.blocks.layer import Branch, Layer
-from llm_models.blocks.mlp import MLP
+from llm_models.architectures.common import decoder, layer_norm
+from llm_models.architectures.encoder_parts import (
+    both_sides,
+    plain_mlp,
+    post_norm,
+    text_classifier,
+    token_classifier,
+)
+from llm_models.blocks.layer import BlockSpec
 from llm_models.config import ConfigReader
 from llm_models.names import Names
-from llm_models.pooling import Dense, PooledSpec, PoolingKind
+from llm_models.pooling import PooledSpec
 from llm_models.spec import DecoderSpec, Embedding, LearnedPositions
 
 BERT_NAMES = Names(
@@ -41,30 +45,25 @@ BERT_NAMES = Names(
 """The names of BERT, which its relatives share below another prefix."""
 
 
-def encoder(config: Mapping[str, Any], names: Names, *, first_position: int = 0) -> DecoderSpec:
-    """Reads a BERT-like body; `first_position` is the row of position 0 in the table of positions."""
-    reader, norm, size = ConfigReader(config), layer_norm(config), head_size_of(config)
+def encoder(
+    config: Mapping[str, Any], names: Names, *, first_position: int = 0, mixer: BlockSpec | None = None
+) -> DecoderSpec:
+    """Reads a BERT-like body.
+
+    Args:
+        config: The model config.
+        names: Of the checkpoint.
+        first_position: The row of position 0 in the table of positions.
+        mixer: Instead of plain attention.
+    """
+    config = {"layer_norm_eps": 1e-12, **config}
+    reader, norm = ConfigReader(config), layer_norm(config)
     kind = reader.string("position_embedding_type", "absolute")
     if kind != "absolute":
         reader.refuse("position_embedding_type", f"{kind!r} is not supported")
     reader.refuse("is_decoder", "as a decoder this class goes through the fallback")
-    heads, count = reader.positive_int("num_attention_heads"), reader.positive_int("max_position_embeddings")
-    mixer = Attention(
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_size=size,
-        scale=size**-0.5,
-        qkv_bias=True,
-        output_bias=True,
-        causal=False,
-    )
-    mlp = MLP(
-        intermediate_size=reader.positive_int("intermediate_size"),
-        activation=reader.activation("hidden_act", "gelu"),
-        gated=False,
-        bias=True,
-    )
-    layer = Layer((Branch(blocks=(mixer,), after=norm), Branch(blocks=(mlp,), after=norm)))
+    count = reader.positive_int("max_position_embeddings")
+    layer = post_norm(mixer or both_sides(config), plain_mlp(config), norm)
     return decoder(
         {**config, "tie_word_embeddings": True},
         [layer] * reader.positive_int("num_hidden_layers"),
@@ -89,25 +88,13 @@ def bert(config: Mapping[str, Any]) -> PooledSpec:
 @architecture("BertForSequenceClassification")
 def bert_classifier(config: Mapping[str, Any]) -> PooledSpec:
     """BERT with a classifier over the first token (cross-encoders too)."""
-    labels = labels_of(config)
-    width = ConfigReader(config).positive_int("hidden_size")
-    head = (
-        Dense(name="pooler", size=width, activation="tanh"),
-        Dense(name="classifier", size=len(labels)),
-    )
-    return PooledSpec(body=encoder(config, BERT_NAMES), pooling="cls", head=head, labels=labels)
+    return text_classifier(encoder(config, BERT_NAMES), config, dense="pooler")
 
 
 @architecture("BertForTokenClassification")
 def bert_tokens(config: Mapping[str, Any]) -> PooledSpec:
     """BERT with a classifier over each token."""
-    return _over_tokens(encoder(config, BERT_NAMES), config)
-
-
-def _over_tokens(body: DecoderSpec, config: Mapping[str, Any], pooling: PoolingKind = "token") -> PooledSpec:
-    labels = labels_of(config)
-    head = (Dense(name="classifier", size=len(labels)),)
-    return PooledSpec(body=body, pooling=pooling, head=head, labels=labels)
+    return token_classifier(encoder(config, BERT_NAMES), config)
 
 
 def _roberta_body(config: Mapping[str, Any]) -> DecoderSpec:
@@ -146,13 +133,7 @@ def roberta(config: Mapping[str, Any]) -> PooledSpec:
 )
 def roberta_classifier(config: Mapping[str, Any]) -> PooledSpec:
     """RoBERTa with a classifier over the first token."""
-    labels = labels_of(config)
-    width = ConfigReader(config).positive_int("hidden_size")
-    head = (
-        Dense(name="dense", size=width, activation="tanh"),
-        Dense(name="classifier", size=len(labels)),
-    )
-    return PooledSpec(body=_roberta_body(config), pooling="cls", head=head, labels=labels)
+    return text_classifier(_roberta_body(config), config)
 
 
 @architecture(
@@ -162,4 +143,4 @@ def roberta_classifier(config: Mapping[str, Any]) -> PooledSpec:
 )
 def roberta_tokens(config: Mapping[str, Any]) -> PooledSpec:
     """RoBERTa with a classifier over each token."""
-    return _over_tokens(_roberta_body(config), config)
+    return token_classifier(_roberta_body(config), config)
