@@ -50,6 +50,11 @@ def catalog() -> tuple[CatalogEntry, ...]:
     return tuple(entries[name] for name in sorted(entries))
 
 
+def kind_of(architecture: str) -> str:
+    """The kind of a native architecture, classifiers and embedders over decoders included."""
+    return _kind(registered()[architecture]) if architecture in registered() else "pooling"
+
+
 def _kind(builder: object) -> str:
     if builder is None:
         return "plugin"

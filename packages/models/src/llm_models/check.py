@@ -1,23 +1,35 @@
 """Owns saying whether a checkpoint would load and what it would need, from its config and headers alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from typing import Any, TypeAlias
 
 import torch
 
 from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
+from llm_models.catalog import kind_of
 from llm_models.config import architecture_name, checkpoint_dtype
 from llm_models.decoder import decoder_caches, decoder_parameters
-from llm_models.errors import ModelError, ShardingError
+from llm_models.encoder_decoder import encoder_decoder_parameters
+from llm_models.errors import ModelError, ShardingError, UnknownArchitecture
 from llm_models.fallback import fallback_verdict
 from llm_models.files import ModelFiles, resolve
 from llm_models.loading.assign import place_tensors
 from llm_models.loading.open_source import open_source
 from llm_models.parameters import Parameter, Shard
-from llm_models.pooling import PooledSpec, pooled_parameters
-from llm_models.registry import gives_vectors, is_native, pooled_spec_for, spec_for
+from llm_models.pooling import pooled_parameters
+from llm_models.registry import (
+    encoder_decoder_spec_for,
+    is_native,
+    known_architectures,
+    pooled_spec_for,
+    spec_for,
+)
 from llm_models.spec import DecoderSpec
+
+Parameters: TypeAlias = Callable[[Shard], Sequence[Parameter]]
 
 RANKS = (2, 4, 8)
 """Numbers of ranks for which a report says whether the layers can be shared out."""
@@ -31,7 +43,7 @@ class CheckpointReport:
         model: What was asked for.
         architecture: Its name in the config.
         standing: `native`, `paged`, `recompute` or `unsupported`.
-        kind: `decoder` or `pooling`.
+        kind: `decoder`, `pooling` or `encoder-decoder`.
         problem: Why it would not load, in one line; None if it would.
         dtype: The number format that it was saved for; None where it does not say.
         num_parameters: Of the whole model; 0 where only loading would tell.
@@ -81,22 +93,29 @@ def check_checkpoint(
     files = resolve(model, offline=offline, allow_pickle=allow_pickle)
     name = architecture_name(files.config)
     if not is_native(name):
-        verdict = fallback_verdict(files.config, trust_remote_code=trust_remote_code)
-        problem = verdict.reason if verdict.kind == "unsupported" else None
-        return CheckpointReport(model=model, architecture=name, standing=verdict.kind, problem=problem)
+        return _through_fallback(model, files, trust_remote_code=trust_remote_code)
     try:
         return _native(model, name, files)
     except ModelError as error:
         return CheckpointReport(model=model, architecture=name, standing="native", problem=str(error))
 
 
+def _through_fallback(model: str, files: ModelFiles, *, trust_remote_code: bool) -> CheckpointReport:
+    name = architecture_name(files.config)
+    verdict = fallback_verdict(files.config, trust_remote_code=trust_remote_code)
+    problem = verdict.reason if verdict.kind == "unsupported" else None
+    if problem is not None:
+        problem = str(UnknownArchitecture(name, known_architectures(), fallback=problem))
+    return CheckpointReport(model=model, architecture=name, standing=verdict.kind, problem=problem)
+
+
 def _native(model: str, name: str, files: ModelFiles) -> CheckpointReport:
-    pooled = pooled_spec_for(files.config) if gives_vectors(files.config) else None
-    spec = spec_for(files.config) if pooled is None else pooled.body
-    wanted = _parameters(spec, pooled, Shard())
+    kind = kind_of(name)
+    spec, parameters = _parts(kind, files.config)
+    wanted = parameters(Shard())
     dtype = checkpoint_dtype(files.config)
     width = torch.bfloat16 if dtype is None else dtype
-    caches = decoder_caches(spec)
+    caches = () if kind == "pooling" else decoder_caches(spec)
     harmless = ("head.weight",) if spec.head.tied else ()
     place_tensors(wanted, spec.names, open_source(files.path, files.kind), harmless=harmless)
     sizes = [(prod(parameter.shape), parameter.dtype or width) for parameter in wanted]
@@ -105,7 +124,7 @@ def _native(model: str, name: str, files: ModelFiles) -> CheckpointReport:
         model=model,
         architecture=name,
         standing="native",
-        kind="decoder" if pooled is None else "pooling",
+        kind=kind,
         dtype=None if dtype is None else str(dtype).removeprefix("torch."),
         num_parameters=sum(count for count, _ in sizes),
         weight_bytes=sum(count * of.itemsize for count, of in sizes),
@@ -115,17 +134,25 @@ def _native(model: str, name: str, files: ModelFiles) -> CheckpointReport:
         ),
         state_bytes=sum(cache.bytes_per_block(1, width) for cache in states),
         caches=_kinds(caches),
-        ranks=tuple(ranks for ranks in RANKS if _can_share(spec, pooled, ranks)),
+        ranks=tuple(ranks for ranks in RANKS if _can_share(parameters, ranks)),
     )
 
 
-def _parameters(spec: DecoderSpec, pooled: PooledSpec | None, shard: Shard) -> Sequence[Parameter]:
-    return decoder_parameters(spec, shard) if pooled is None else pooled_parameters(pooled, shard)
+def _parts(kind: str, config: Mapping[str, Any]) -> tuple[DecoderSpec, Parameters]:
+    """The decoder (or the body of what pools), and what makes the whole model's parameters on a rank."""
+    if kind == "pooling":
+        pooled = pooled_spec_for(config)
+        return pooled.body, partial(pooled_parameters, pooled)
+    if kind == "encoder-decoder":
+        both = encoder_decoder_spec_for(config)
+        return both.decoder, partial(encoder_decoder_parameters, both)
+    spec = spec_for(config)
+    return spec, partial(decoder_parameters, spec)
 
 
-def _can_share(spec: DecoderSpec, pooled: PooledSpec | None, ranks: int) -> bool:
+def _can_share(parameters: Parameters, ranks: int) -> bool:
     try:
-        _parameters(spec, pooled, Shard(0, ranks))
+        parameters(Shard(0, ranks))
     except ShardingError:
         return False
     return True
