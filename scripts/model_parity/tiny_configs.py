@@ -267,8 +267,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     # Transformers saves three convolutions as equal shares of one, so they must be of one size.
     "OlmoHybridForCausalLM": {"linear_key_head_dim": 24},
     "MoshiForCausalLM": {"audio_vocab_size": 40},
-    "MusicgenForCausalLM": {"num_codebooks": 1},
-    "MusicgenMelodyForCausalLM": {"num_codebooks": 1},
+    "MusicgenForCausalLM": {"num_codebooks": 1, "initializer_factor": 0.2},
+    "MusicgenMelodyForCausalLM": {"num_codebooks": 1, "initializer_factor": 0.2},
     "NemotronForCausalLM": {"num_key_value_heads": 2},
     "NemotronHForCausalLM": {
         "layers_block_type": [_LINEAR, "moe", _FULL, "mlp", _LINEAR],
@@ -426,3 +426,6 @@ NOT_BUILT: dict[str, str] = {
     "Gemma4UnifiedAssistantForCausalLM": "a draft that reads another model's keys and values",
 }
 """Classes that transformers cannot run on token ids alone in this environment, and why."""
+
+NOT_EAGER: dict[str, str] = {"FalconForCausalLM:alibi": "sdpa"}
+"""Attention of the reference where the eager one is at fault: Falcon's adds the distances twice."""

@@ -18,6 +18,7 @@ from .tiny_configs import (
     ENCODER_DECODERS,
     ENCODERS,
     NOT_BUILT,
+    NOT_EAGER,
     OVERRIDES,
     SHRUNK,
 )
@@ -85,7 +86,7 @@ def build(case: str, seed: int = SEED) -> transformers.PreTrainedModel:
         warnings.simplefilter("ignore")
         config = tiny_config(case)
         torch.manual_seed(seed)
-        model = model_class._from_config(config, attn_implementation="eager")
+        model = model_class._from_config(config, attn_implementation=NOT_EAGER.get(case, "eager"))
     model = model.eval().float()
     _randomize_constants(model, seed)
     return model
