@@ -52,6 +52,14 @@ class EncoderDecoder(Decoder):
         """Which of `caches` hold keys and values of the encoder's states."""
         return tuple(reader.cache for reader in self._memory_readers)
 
+    def num_states(self, one: Tensor) -> int:
+        """States of an input of `encode`.
+
+        Raises:
+            ValueError: It is of a wrong shape.
+        """
+        return self._encoder.num_states(one)
+
     @torch.inference_mode()
     def encode(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the encoder over whole inputs, packed side by side.
@@ -130,6 +138,9 @@ class _Encoder:
         self._layers = build_layers(spec.layers, weights, setup)
         norm = spec.final_norm
         self._final_norm = None if norm is None else norm.build(weights, "final_norm")
+
+    def num_states(self, one: Tensor) -> int:
+        return self._embed.length(one)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         if not inputs:
