@@ -224,6 +224,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "HYV3ForCausalLM": {"biases": {"attention_bias": True}},
+    "MellumForCausalLM": {
+        "windows": {
+            "layer_types": [_SLIDING, _FULL, _SLIDING, _FULL],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "rope_parameters": {_FULL: _YARN, _SLIDING: _SLIDING_ROPE},
+            "norm_topk_prob": False,
+        }
+    },
     "LongcatFlashForCausalLM": {
         "biases": {"attention_bias": True},
         # Experts of an odd width are shared out among ranks whole.
@@ -250,5 +258,22 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "YoutuForCausalLM": {"plain-query-halves": {"q_lora_rank": None, "rope_interleave": False}},
+    "ModernBertForSequenceClassification": {
+        "mean-biases": {
+            "classifier_pooling": "mean",
+            "classifier_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+        }
+    },
+    "DebertaModel": {"content-only": {"pos_att_type": ["c2p"]}},
+    "DebertaV2Model": {
+        "third": {"position_biased_input": False, "type_vocab_size": 0},
+        "own-projections": {"share_att_key": False, "norm_rel_ebd": "none", "position_buckets": -1},
+    },
+    "EuroBertForSequenceClassification": {"bos": {"classifier_pooling": "bos"}},
+    "Gemma3TextModel": {"both-sides": {"use_bidirectional_attention": True, "sliding_window": 9}},
+    "GteModel": {"no-types": {"type_vocab_size": 0}},
 }
 """Further configs of a class, by name: changes to its tiny config."""

@@ -67,7 +67,7 @@ class MoE:
     It is called `mlp` like the dense block, so that a norm before either has one canonical name.
 
     Canonical names: router, experts.N.gate, experts.N.up, experts.N.down, shared.*, shared_gate, latent_in,
-    latent_out, experts_norm.
+    latent_out, experts_norm, sum.bias.
 
     Attributes:
         num_experts: Experts to choose from.
@@ -83,6 +83,7 @@ class MoE:
         shared: An MLP that every token passes through; its name must be `shared`.
         shared_gate: Whether a sigmoid of a projection of the input scales the shared MLP's output.
         scale: Factor of the experts' sum.
+        sum_bias: Whether a bias is added to their sum.
         latent_size: Features that the experts read and write, where a projection leads to them and another
             one back; None: the hidden size.
         latent_bias: Whether these projections have biases.
@@ -103,6 +104,7 @@ class MoE:
     shared: MLP | None = None
     shared_gate: bool = False
     scale: float = 1.0
+    sum_bias: bool = False
     latent_size: int | None = None
     latent_bias: bool = False
     experts_norm: Norm | None = None
@@ -123,6 +125,8 @@ class MoE:
         if self.latent_size is not None:
             yield from linear("latent_in", self.latent_size, width, bias=self.latent_bias)
             yield from linear("latent_out", width, self.latent_size, bias=self.latent_bias)
+        if self.sum_bias:
+            yield tensor("sum.bias", (width,), kind="bias")
         if self.shared is not None:
             yield from below("shared.", self.shared.parameters(width, shard))
         if self.shared_gate:
@@ -206,6 +210,7 @@ class RunningMoE:
         "_shared",
         "_shared_gate",
         "_spec",
+        "_sum_bias",
     )
 
     def __init__(self, spec: MoE, weights: Weights, setup: Setup) -> None:
@@ -223,6 +228,7 @@ class RunningMoE:
         if spec.shared is not None:
             self._shared = spec.shared.build(weights.below("shared."), setup)
         self._shared_gate = Linear(weights, "shared_gate") if spec.shared_gate else None
+        self._sum_bias = weights.get("sum.bias")
         self._latent_in = self._latent_out = None
         if spec.latent_size is not None:
             self._latent_in, self._latent_out = Linear(weights, "latent_in"), Linear(weights, "latent_out")
@@ -256,6 +262,8 @@ class RunningMoE:
         out_TE = out_TL if self._latent_out is None else self._latent_out(out_TL)
         if spec.scale != 1.0:
             out_TE *= spec.scale
+        if self._sum_bias is not None:
+            out_TE += self._sum_bias
         if self._shared is not None:
             shared_TE = self._shared.run(x_TE, step)
             if self._shared_gate is not None:
