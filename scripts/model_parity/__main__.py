@@ -61,7 +61,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _all_cases() -> list[str]:
-    return [*tiny_models.cases(), *tiny_models.pooling_cases()]
+    return [*tiny_models.cases(), *tiny_models.pooling_cases(), *tiny_models.encoder_decoder_cases()]
 
 
 def _build(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import transformers
 from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
 from llm_models.errors import ModelError
 
-from . import checks, pooling_checks, reference, tiny_models
+from . import checks, encoder_decoder_checks, pooling_checks, reference, tiny_models
 from .two_ranks import TwoRanks
 
 STANDINGS = ("native", "paged", "recompute", "unsupported", "not built", "error")
@@ -86,6 +86,11 @@ def _checked(
         pair = pooling_checks.PoolingPair(theirs, ours)
         result = Result(case, "native")
         _run(result, pooling_checks.checks_of(pair), pair)
+        return result
+    if tiny_models.architecture_of(case) in tiny_models.encoder_decoder_cases():
+        both = encoder_decoder_checks.load(folder)
+        result = Result(case, "native", caches=_cache_kinds(both.caches))
+        _run(result, encoder_decoder_checks.CHECKS, encoder_decoder_checks.EncoderDecoderPair(theirs, both))
         return result
     ours, standing, reason = checks.load_ours(folder, fallback=fallback)
     result = Result(case, standing, reason=reason, caches=_cache_kinds(ours.caches))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 from llm_kernels.ops import AttentionMetadata
-from llm_models.caches import CacheSpec, KVCacheSpec, StateCacheSpec
+from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, StateCacheSpec
+from llm_models.encoder_decoder import EncoderDecoder
 from llm_models.model import Model
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class GroupKind:
 
     block_size: int
     is_state: bool = False
+    is_cross: bool = False
     window: int | None = None
     chunk: int | None = None
 
@@ -34,6 +36,8 @@ class GroupKind:
         """The group of a cache."""
         if isinstance(cache, StateCacheSpec):
             return cls(STATE_BLOCK_SIZE, is_state=True)
+        if isinstance(cache, CrossCacheSpec):
+            return cls(BLOCK_SIZE, is_cross=True)
         if isinstance(cache, KVCacheSpec):
             return cls(BLOCK_SIZE, window=cache.window, chunk=cache.chunk)
         return cls(BLOCK_SIZE)
@@ -42,6 +46,8 @@ class GroupKind:
         """The first entry of the block table that a step from token `computed` on may read."""
         if self.is_state:
             return max(0, computed - 1) // self.block_size
+        if self.is_cross:
+            return 0
         first_token = 0
         if self.window is not None:
             first_token = max(0, computed - self.window + 1)
@@ -50,11 +56,12 @@ class GroupKind:
         return first_token // self.block_size
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Held:
-    """One sequence: computed tokens, and a block table for each group (0: given back)."""
+    """One sequence: computed tokens, states of its encoder, a block table a group (0: given back)."""
 
     computed: int = 0
+    states: int = 0
     tables: dict[GroupKind, list[int]] = field(default_factory=dict)
     kept: bool = False
 
@@ -67,12 +74,12 @@ class PagedRun:
     """Runs steps of a model over sequences whose blocks lie at random places.
 
     Args:
-        model: Anything that follows `llm_models.Model`.
+        model: Anything that follows `llm_models.Model`, or an encoder-decoder.
         num_blocks: Size of the pool.
         seed: Of the order in which blocks are handed out.
     """
 
-    def __init__(self, model: Model, num_blocks: int = 160, seed: int = 0) -> None:
+    def __init__(self, model: Model | EncoderDecoder, num_blocks: int = 160, seed: int = 0) -> None:
         self.model = model
         self._kinds = [GroupKind.of(cache) for cache in model.caches]
         self.groups = list(dict.fromkeys(self._kinds)) or [GroupKind(BLOCK_SIZE)]
@@ -107,6 +114,19 @@ class PagedRun:
         scores = self.model.logits(hidden)
         return dict(zip(names, scores.split(lengths), strict=True))
 
+    def open(self, inputs: Mapping[str, Tensor]) -> None:
+        """Starts sequences of an encoder-decoder: runs the encoder and fills their cross caches."""
+        states = self.model.encode(list(inputs.values()))
+        kind, slots = next(kind for kind in self.groups if kind.is_cross), []
+        for name, states_SE in zip(inputs, states, strict=True):
+            held = self._sequences[name] = Held(states=len(states_SE))
+            table = held.tables.setdefault(kind, [])
+            self._grow(kind, table, held.states)
+            size = kind.block_size
+            slots += [table[place // size] * size + place % size for place in range(held.states)]
+        count = sum(kind.is_cross for kind in self._kinds)
+        self.model.write_cross(torch.cat(states), [torch.tensor(slots)] * count, self._caches)
+
     def greedy(self, name: str, prompt: Sequence[int], count: int) -> list[int]:
         """Generates `count` tokens for one sequence, alone."""
         produced: list[int] = []
@@ -132,7 +152,7 @@ class PagedRun:
             tables[kind] = [0] * min(first, len(shared)) + shared[first:]
             for block in shared[first:]:
                 self._users[block] += 1
-        self._sequences[name] = Held(length, tables)
+        self._sequences[name] = Held(computed=length, tables=tables)
 
     def preempt(self, name: str) -> None:
         """Takes all blocks of a sequence away; its tokens are computed anew with the next step."""
@@ -147,8 +167,13 @@ class PagedRun:
             sequence = self._sequences[name]
             mine = range(sequence.computed, sequence.computed + length)
             table = sequence.tables.setdefault(kind, [])
-            self._grow(kind, table, mine)
             positions += mine
+            if kind.is_cross:
+                contexts.append(sequence.states)
+                tables.append(table)
+                slots += [-1] * length
+                continue
+            self._grow(kind, table, mine.stop)
             slots += [table[p // size] * size + p % size for p in mine]
             contexts.append(mine.stop)
             tables.append(table)
@@ -180,8 +205,8 @@ class PagedRun:
             block_size=kind.block_size,
         )
 
-    def _grow(self, kind: GroupKind, table: list[int], step: range) -> None:
-        while len(table) * kind.block_size < step.stop:
+    def _grow(self, kind: GroupKind, table: list[int], count: int) -> None:
+        while len(table) * kind.block_size < count:
             if not self._free:
                 raise OutOfBlocks
             block = self._free.pop()

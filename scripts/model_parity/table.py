@@ -11,6 +11,8 @@ from llm_models import known_architectures
 from . import tiny_models
 from .cases import TP_CHECK
 from .checks import CHECKS, within
+from .encoder_decoder_checks import CHECKS as ENCODER_DECODER_CHECKS
+from .tiny_configs import CLASSIFIERS, ENCODERS
 
 COLUMNS = (*CHECKS, TP_CHECK)
 _POOLING_COLUMNS = ("one text", "several texts", "token types")
@@ -53,6 +55,12 @@ _POOLING = """
 Vectors and scores of a text alone, of several texts in one pass, and of pairs told apart by token types.
 
 """
+_ENCODER_DECODERS = """
+## Encoder-decoders
+
+The checks of decoders, over cross caches that the encoder's states fill; a preempted one is encoded again.
+
+"""
 _OTHERS = """
 ## Other names
 
@@ -72,8 +80,9 @@ def page(results: Mapping[str, dict[str, Any]]) -> str:
         types=sum(map(len, types.values())),
         **{kind.replace(" ", "_"): counts[kind] for kind in _COUNTED},
     )
-    pooling = [name for name in tiny_models.pooling_cases() if name in results]
-    others = sorted(set(known_architectures()) - types.keys() - set(tiny_models.pooling_cases()))
+    pooling = [name for name in (*ENCODERS, *CLASSIFIERS) if name in results]
+    both = [name for name in tiny_models.encoder_decoder_cases() if name in results]
+    others = sorted(set(known_architectures()) - types.keys() - set(pooling) - set(both))
     return "".join(
         (
             head,
@@ -85,6 +94,11 @@ def page(results: Mapping[str, dict[str, Any]]) -> str:
             _table(
                 ("architecture", "standing", *_POOLING_COLUMNS, "error", "notes"),
                 [_pooling_line(name, _merged(name, results)) for name in pooling],
+            ),
+            _ENCODER_DECODERS,
+            _table(
+                ("architecture", "standing", "caches", *ENCODER_DECODER_CHECKS, "error", "notes"),
+                [_encoder_decoder_line(name, _merged(name, results)) for name in both],
             ),
             _OTHERS.format(names=", ".join(others)),
         )
@@ -141,6 +155,11 @@ def _line(name: str, types: tuple[str, ...], row: Mapping[str, Any]) -> list[str
 
 def _pooling_line(name: str, row: Mapping[str, Any]) -> list[str]:
     return [name, row["standing"], *_marks(row, _POOLING_COLUMNS), _largest(row), _notes(row)]
+
+
+def _encoder_decoder_line(name: str, row: Mapping[str, Any]) -> list[str]:
+    facts = [row["standing"], ", ".join(row["caches"]) or "-"]
+    return [name, *facts, *_marks(row, list(ENCODER_DECODER_CHECKS)), _largest(row), _notes(row)]
 
 
 def _marks(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:

@@ -53,7 +53,7 @@ def cases(names: Iterator[str] | list[str] | None = None) -> list[str]:
 
 def pooling_cases() -> list[str]:
     """Encoders and classifiers."""
-    return [*ENCODERS, *CLASSIFIERS]
+    return cases([*ENCODERS, *CLASSIFIERS])
 
 
 def encoder_decoder_cases() -> list[str]:

@@ -64,6 +64,13 @@ def test_pools_as_transformers_does(harness, tmp_path, case):
     assert all(map(harness.within, found.values())), found
 
 
+@pytest.mark.parametrize("case", ["T5ForConditionalGeneration", "WhisperForConditionalGeneration"])
+def test_decodes_what_is_encoded_as_transformers_does(harness, tmp_path, case):
+    found = importlib.import_module("scripts.model_parity.cases").check_case(case, tmp_path)
+    assert found.passed, found
+    assert set(found.checks) == {"one pass", "chunked", "batched", "preempted", "greedy"}
+
+
 @pytest.fixture(scope="module", params=ZOO, ids=lambda case: case)
 def pair(request, harness, tmp_path_factory):
     torch.set_num_threads(1)
