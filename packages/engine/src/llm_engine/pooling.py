@@ -23,8 +23,8 @@ from llm_engine.worker.pooling_worker import PoolingInfo
 
 Floats: TypeAlias = NDArray[np.float32]
 ScoreActivation: TypeAlias = Literal["softmax", "sigmoid", "identity"]
-_BATCHED_TOKENS = 4096
-"""Of a pass, where the options do not say."""
+_BATCHED_TOKENS = 8192
+"""Of a pass, where the options do not say; a longer text then has a pass of its own."""
 
 
 class RunPass(Protocol):
@@ -39,14 +39,14 @@ class RunPass(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooler:
-    """Answers for many texts, a pass of at most `max_batched_tokens` tokens and `max_texts` texts at a time.
+    """Answers for many texts, pass after pass.
 
     Attributes:
         info: What the model is like.
         encoder: From texts to tokens.
         run: Runs a pass.
         activation: From raw scores to probabilities.
-        max_batched_tokens: A text may not be longer.
+        max_batched_tokens: Of a pass; a text that is longer has one of its own.
         max_texts: In a pass.
     """
 
@@ -246,11 +246,11 @@ def make_pooler(
     """
     known: PoolingInfo | None = getattr(client, "pooling_info", None)
     info = known or msgspec.convert(client.call("pooling_info"), PoolingInfo, from_attributes=True)
-    budget = options.max_num_batched_tokens or max(info.max_tokens, _BATCHED_TOKENS)
+    stated = options.max_num_batched_tokens
     encoder = TextEncoder(
         tokenizer=tokenizer,
         pairs=PairTemplate() if tokenizer is None else PairTemplate.from_file(files.tokenizer_path),
-        max_tokens=min(info.max_tokens, budget),
+        max_tokens=info.max_tokens if stated is None else min(info.max_tokens, stated),
         vocab_size=info.vocab_size,
         num_token_types=info.num_token_types,
     )
@@ -266,7 +266,7 @@ def make_pooler(
         encoder=encoder,
         run=run,
         activation=score_activation(files.config, len(info.labels)),
-        max_batched_tokens=budget,
+        max_batched_tokens=stated or _BATCHED_TOKENS,
         max_texts=options.max_num_seqs,
     )
 

@@ -16,6 +16,7 @@ from llm_models.architectures.layouts import (
     sliding_rope_config,
     with_defaults,
 )
+from llm_models.architectures.pooled_decoders import embedder
 from llm_models.architectures.text_part import text_config, text_names
 from llm_models.blocks.attention import Attention, QKNorm
 from llm_models.blocks.layer import BlockSpec, Layer, LayerSpec, pre_norm
@@ -23,6 +24,7 @@ from llm_models.blocks.mlp import MLP
 from llm_models.blocks.norm import Norm
 from llm_models.config import ConfigReader
 from llm_models.names import LLAMA_NAMES, Names
+from llm_models.pooling import PooledSpec
 from llm_models.spec import DecoderSpec, Embedding, Head
 
 GEMMA2_NAMES = LLAMA_NAMES.but(
@@ -87,9 +89,19 @@ def gemma3_text(config: Mapping[str, Any]) -> DecoderSpec:
     return _gemma3(text_config(config, tied=True), names)
 
 
-def _gemma3(config: Mapping[str, Any], names: Names) -> DecoderSpec:
+@architecture("Gemma3TextModel")
+def gemma3_embedder(config: Mapping[str, Any]) -> PooledSpec:
+    """Gemma 3 as an embedder; EmbeddingGemma looks to both sides."""
+    return embedder(_gemma3(config, GEMMA2_NAMES, is_embedder=True))
+
+
+def _gemma3(config: Mapping[str, Any], names: Names, *, is_embedder: bool = False) -> DecoderSpec:
     config = with_defaults(config, **_GEMMA3_DEFAULTS)
     reader, norm = ConfigReader(config), rms_norm(config, plus_one=True)
+    looks_ahead = is_embedder and reader.boolean("use_bidirectional_attention", False)
+    if looks_ahead:  # The config counts both sides.
+        reach = reader.positive_int("sliding_window") // 2 + 1
+        config = {**config, "sliding_window": reach, "use_bidirectional_attention": False}
     reader.refuse("attn_logit_softcapping", "Gemma 3 does not cap the scores")
     local = sliding_rope_config(config, config.get("rope_local_base_freq", _GEMMA3_LOCAL_THETA))
     period = reader.positive_int("sliding_window_pattern", 6)
@@ -99,7 +111,13 @@ def _gemma3(config: Mapping[str, Any], names: Names) -> DecoderSpec:
             mixer = _mixer(config, layer_type=FULL, theta=_GEMMA3_THETA)
         else:
             mixer = _mixer(local, layer_type=SLIDING, theta=_GEMMA3_LOCAL_THETA)
-        mixer = replace(mixer, scale=scale, sliding_window=window, qk_norm=QKNorm(norm=norm))
+        mixer = replace(
+            mixer,
+            scale=scale,
+            sliding_window=window,
+            qk_norm=QKNorm(norm=norm),
+            causal=not looks_ahead,
+        )
         layers.append(sandwich(mixer, _mlp(reader), norm))
     return _gemma(config, layers, names=names)
 
