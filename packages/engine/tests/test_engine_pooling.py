@@ -1,6 +1,8 @@
 """Embedding, scoring, classifying and rewarding through `LLM`, against transformers on tiny models."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -285,3 +287,25 @@ def test_what_is_not_done_is_refused(tmp_path):
     add_modules(tmp_path, pooling="weightedmean_tokens")
     with pytest.raises(StartupError, match="weightedmean"):
         LLM(str(tmp_path), **OPTIONS)
+
+
+def minilm():
+    named = os.environ.get("LLM_STACK_TEST_ASSETS")
+    root = Path(named) if named else Path.home() / ".cache" / "llm-stack" / "test-assets"
+    return root / "minilm"
+
+
+@pytest.mark.skipif(
+    not (minilm() / "model.safetensors").is_file(), reason="python scripts/fetch_test_assets.py --only minilm"
+)
+def test_the_real_embedder_gives_the_published_cosine():
+    with LLM(str(minilm()), **OPTIONS) as llm:
+        pair = ("A man is eating food.", "A man is eating a piece of bread.")
+        (score,) = llm.score(*pair, progress=False)
+        one, other = llm.embed(list(pair), progress=False)
+        with pytest.raises(ContextLengthExceeded, match="the model takes at most 256"):
+            llm.embed("word " * 300, progress=False)
+        (cut,) = llm.embed("word " * 300, truncate=llm.max_model_len, progress=False)
+    assert score.score == pytest.approx(0.755, abs=5e-4)
+    assert float(one.embedding @ other.embedding) == pytest.approx(score.score, abs=1e-5)
+    assert (one.num_prompt_tokens, cut.num_prompt_tokens) == (8, 256)
