@@ -3,6 +3,10 @@
 from difflib import get_close_matches
 
 
+# So many known names are listed whole.
+_FEW = 16
+
+
 class ModelError(Exception):
     """Base of all errors of `llm_models`. The message is one line, fit to be shown to a user."""
 
@@ -47,6 +51,8 @@ class UnknownArchitecture(ConfigError):
         self.architecture = architecture
         self.nearest = tuple(get_close_matches(architecture, known, n=3))
         hint = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        if len(known) <= _FEW:
+            hint = f"; known are {', '.join(known)}"
         verdict = f"; the transformers fallback does not serve it: {fallback}" if fallback else ""
         super().__init__("architectures", f"{architecture!r} has no native spec{hint}{verdict}")
 
