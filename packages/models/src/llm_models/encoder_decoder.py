@@ -48,6 +48,11 @@ class EncoderDecoder(Decoder):
         self._encoder = _Encoder(spec.encoder, Weights(weights, "encoder."), setup)
 
     @property
+    def capturable(self) -> bool:
+        """Not yet: a bias by distance runs in torch alone, which reads lengths on the host."""
+        return False
+
+    @property
     def cross_caches(self) -> tuple[int, ...]:
         """Which of `caches` hold keys and values of the encoder's states."""
         return tuple(reader.cache for reader in self._memory_readers)
