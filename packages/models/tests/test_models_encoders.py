@@ -19,6 +19,7 @@ from llm_models import (
     pooled_spec_of,
     resolve,
 )
+from llm_models.rope import inverse_frequencies
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parents[3]
@@ -124,6 +125,16 @@ def test_configs_of_the_hub_are_read():
     mixers = [layer.branches[0].blocks[0] for layer in pooled_spec_for(old).body.layers]
     assert [mixer.sliding_window for mixer in mixers[:4]] == [None, 65, 65, None]
     assert [mixer.rope.theta for mixer in mixers[:2]] == [160000.0, 20000.0]
+
+
+def test_fixed_ntk_scaling_of_gte():
+    """https://kexue.fm/archives/9706: the base times the factor, and every frequency a little lower."""
+    new = config_of("GteModel", architectures=["NewModel"], model_type="new", rope_theta=20000)
+    new |= {"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    rope = pooled_spec_for(new).body.layers[0].branches[0].blocks[0].rope
+    steps = torch.arange(0, 64, 2, dtype=torch.float64) / 64
+    expected = (20000 * 8.0) ** -steps / 8.0 ** (2 / 64)
+    torch.testing.assert_close(inverse_frequencies(rope)[0].double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", ["Qwen2ForRewardModel", "Qwen2ForProcessRewardModel"])

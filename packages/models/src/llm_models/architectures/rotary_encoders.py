@@ -32,7 +32,7 @@ from llm_models.config import ConfigReader
 from llm_models.errors import UnsupportedConfig
 from llm_models.names import LLAMA_NAMES, Names, rows
 from llm_models.pooling import Dense, PooledSpec, PoolingKind
-from llm_models.rope import Rope, rope_from_config
+from llm_models.rope import FrequencyFactors, Rope, rope_from_config
 from llm_models.spec import DecoderSpec, Embedding
 
 
@@ -259,6 +259,17 @@ def _gte_names(root: str) -> Names:
     )
 
 
+def _gte_rope(config: Mapping[str, Any], head_size: int, *, is_hub_code: bool) -> Rope:
+    section = ConfigReader(config).section("rope_scaling")
+    if section is None or section.string("type", "") != "ntk":
+        return _rope(config, 10000.0 if is_hub_code else 160000.0, head_size)
+    section.refuse("mixed_b", "only fixed scaling is supported")
+    factor = section.positive_float("factor")
+    rope = _rope({**config, "rope_scaling": None}, 10000.0, head_size)
+    divisors = FrequencyFactors(factors=(factor ** (2 / head_size),) * (head_size // 2))
+    return replace(rope, theta=rope.theta * factor, scaling=divisors)
+
+
 def _gte_body(config: Mapping[str, Any]) -> DecoderSpec:
     is_hub_code = str(config.get("model_type")) == "new"
     config = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", **config}
@@ -269,7 +280,7 @@ def _gte_body(config: Mapping[str, Any]) -> DecoderSpec:
     reader.refuse("logn_attention_scale", "is not supported")
     if config.get("pack_qkv", True) is not True:
         raise UnsupportedConfig("pack_qkv", "must be true")
-    rope = _rope(config, 10000.0 if is_hub_code else 160000.0, size)
+    rope = _gte_rope(config, size, is_hub_code=is_hub_code)
     mlp = replace(gated_mlp(config), down_bias=True)
     return decoder(
         {**config, "tie_word_embeddings": True},
