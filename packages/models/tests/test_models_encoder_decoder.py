@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -332,3 +334,21 @@ def test_two_ranks_share_out_the_layers(case):
     ]
     for name in (f"{module}.weight" for module in shared):
         assert half[name] == (whole[name][0] // 2, whole[name][1])
+
+
+def test_two_ranks_equal_transformers(tmp_path):
+    """Biases by distance, a table that both sides share, biases of the scores and convolutions among them."""
+    tokens = [2, 7, 9, 30, 31, 5, 60]
+    wanted = {}
+    for case in ("t5", "umt5", "mbart", "marian-two-vocabularies", "whisper"):
+        reference, [one] = _reference(case), _inputs(case, [19])
+        reference.save_pretrained(tmp_path / case)
+        torch.save({"input": one, "tokens": tokens}, tmp_path / case / "asked.pt")
+        wanted[case] = _expected(reference, one, tokens)
+    script = Path(__file__).with_name("encoder_decoder_rank.py")
+    ranks = [subprocess.Popen([sys.executable, script, str(rank), "2", tmp_path]) for rank in range(2)]
+    assert [process.wait(timeout=400) for process in ranks] == [0, 0]
+    for case, expected in wanted.items():
+        found = torch.load(tmp_path / case / "found.pt", weights_only=False)
+        assert _error(found["logits"], expected) < 1e-4
+        assert {cache.num_kv_heads for cache in found["caches"]} == {2 if "t5" in case else 1}
