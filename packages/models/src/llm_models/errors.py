@@ -2,7 +2,6 @@
 
 from difflib import get_close_matches
 
-
 # So many known names are listed whole.
 _FEW = 16
 
