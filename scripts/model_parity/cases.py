@@ -102,7 +102,17 @@ def _checked(
     _run(result, checks.CHECKS, pair)
     if ranks is not None and standing == "native":
         _run(result, {TP_CHECK: lambda pair: checks.two_ranks(pair, ranks, folder)}, pair)
+        _note_refusal(result)
     return result
+
+
+def _note_refusal(result: Result) -> None:
+    """A model that says it cannot be shared out has no outcome there: that is a limit, no difference."""
+    outcome = result.checks[TP_CHECK]
+    if isinstance(outcome, str) and "ShardingError: " in outcome:
+        del result.checks[TP_CHECK]
+        said = outcome.partition("ShardingError: ")[2].rpartition(" (")[0]
+        result.reason = f"{result.reason}; refused with {TP_CHECK}: {said}".removeprefix("; ")
 
 
 def _run(result: Result, suite: Mapping[str, Callable[[Any], float]], pair: object) -> None:
