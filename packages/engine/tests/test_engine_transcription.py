@@ -127,6 +127,16 @@ def test_jobs_that_do_not_fit_are_refused_before_anything_runs(bart):
         EncoderBatch(model, max_rows=1, max_tokens=16, max_states=16, num_pages=1)
 
 
+def test_a_failure_leaves_no_page_behind(bart, monkeypatch):
+    _, model = bart
+    batch = EncoderBatch(model, max_rows=2, max_tokens=48, max_states=48)
+    free = batch.num_free_pages
+    monkeypatch.setattr(model, "encode", lambda inputs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        batch.run(_jobs(), StopRules(ends=frozenset()))
+    assert batch.num_free_pages == free
+
+
 LANGUAGES = {"<|en|>": 259, "<|de|>": 260, "<|fr|>": 261}
 
 

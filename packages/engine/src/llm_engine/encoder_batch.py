@@ -135,14 +135,15 @@ class EncoderBatch:
         """
         for job in jobs:
             self._check(job)
+        never = torch.tensor(rules.never, dtype=torch.int64, device=self._model.device)
         waiting = deque(enumerate(jobs))
         outputs: list[list[int]] = [[] for _ in jobs]
         running: list[_Sequence] = []
         try:
             while waiting or running:
-                running += self._admit(waiting, self._max_rows - len(running))
+                self._admit(waiting, running)
                 running.sort(key=lambda row: len(row.pending) > 1)  # Decode rows lead.
-                for sequence, token in zip(running, self._step(running, rules), strict=True):
+                for sequence, token in zip(running, self._step(running, rules, never), strict=True):
                     sequence.made.append(token)
                 for sequence in [one for one in running if self._is_over(one, rules)]:
                     running.remove(sequence)
@@ -163,10 +164,10 @@ class EncoderBatch:
         if not 0 < states <= self._max_states:
             raise ValueError(f"an input of {states} states; it must be 1 to {self._max_states}")
 
-    def _admit(self, waiting: deque[tuple[int, EncoderJob]], rows: int) -> list[_Sequence]:
+    def _admit(self, waiting: deque[tuple[int, EncoderJob]], running: list[_Sequence]) -> None:
         """Takes jobs for which there is room, runs the encoder over them and fills their cross caches."""
         admitted: list[_Sequence] = []
-        while waiting and len(admitted) < rows:
+        while waiting and len(running) < self._max_rows:
             number, job = waiting[0]
             num_states = self._model.num_states(job.input)
             kv = self._kv.open(np.array(job.prompt, np.int32), encoder_tokens=num_states)
@@ -180,6 +181,7 @@ class EncoderBatch:
                 for index in range(len(self._groups))
             ]
             admitted.append(_Sequence(job, number, kv, num_states, tables))
+            running.append(admitted[-1])
         if admitted:
             states = self._model.encode([sequence.job.input for sequence in admitted])
             slots = [
@@ -187,9 +189,8 @@ class EncoderBatch:
                 for cache in self._model.cross_caches
             ]
             self._model.write_cross(torch.cat(states), slots, self._caches)
-        return admitted
 
-    def _step(self, rows: list[_Sequence], rules: StopRules) -> list[int]:
+    def _step(self, rows: list[_Sequence], rules: StopRules, never: Tensor) -> list[int]:
         """The next token of each row."""
         device = self._model.device
         lengths = [len(row.pending) for row in rows]
@@ -202,6 +203,7 @@ class EncoderBatch:
         for row, (_, end), scores_V in zip(rows, spans, scores_RV, strict=True):
             row.computed = end
             _mask(scores_V, row, rules)
+        scores_RV[:, never] = float("-inf")
         tokens: list[int] = scores_RV.argmax(dim=-1).tolist()
         return tokens
 
@@ -250,11 +252,10 @@ class EncoderBatch:
 
 
 def _mask(scores_V: Tensor, row: _Sequence, rules: StopRules) -> None:
-    """Takes away the tokens that may not come, in place."""
+    """Takes away the tokens that may not come in this row, in place."""
     if row.job.allowed is not None:
         kept = scores_V[list(row.job.allowed)].clone()
         scores_V.fill_(float("-inf"))
         scores_V[list(row.job.allowed)] = kept
-    scores_V[list(rules.never)] = float("-inf")
     if not row.made:
         scores_V[list(rules.not_first)] = float("-inf")
