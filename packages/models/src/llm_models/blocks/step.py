@@ -36,7 +36,7 @@ class Step:
         metadata: One a cache; empty for a pass without caches.
         caches: The tensors of each cache.
         packed: The sequences of a pass without caches, else None.
-        embeddings: [T, E], the first hidden states: the stream adds to this very tensor, so a layer that reads
+        embeddings: [T, E], the first hidden states. The stream adds to this very tensor: a layer that reads
             them later puts a copy in its place before it runs.
         layer_inputs: [T, layers, size], what each layer mixes in besides the stream; None where none does.
     """
