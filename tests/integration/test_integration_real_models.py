@@ -1,7 +1,7 @@
 """Real weights end to end: `LLM` in float32 on the CPU against transformers on the same files.
 
-SmolLM2 comes with a test dependency and always runs; the others run where their files lie (docs/development.md,
-"Real models" says how they come there).
+SmolLM2 comes with a test dependency and always runs; the others run where their files lie ("Real models" in
+docs/development.md says how they come there).
 """
 
 import importlib.util
@@ -100,7 +100,7 @@ def assert_runs_as_in_transformers(real):
     ) as llm:
         assert real.answer in answer_of(llm, real)
         prompts = [llm.tokenizer.encode(text) for text in PROMPTS]
-        assert STEP_TOKENS < len(prompts[-1])  # so its prefill goes in chunks
+        assert len(prompts[-1]) > STEP_TOKENS  # so its prefill goes in chunks
         cold = llm.generate(PROMPTS, GREEDY, progress=False)
         warm = llm.generate(PROMPTS, GREEDY, progress=False)
     tokens = [output.outputs[0].token_ids for output in cold]
