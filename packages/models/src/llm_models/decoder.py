@@ -17,6 +17,7 @@ from llm_models.blocks.layer import LayerSpec, RunningLayer, Stream
 from llm_models.blocks.step import Packed, Setup, Step, Weights
 from llm_models.caches import CacheSpec
 from llm_models.embedding import RunningEmbedding, embedding_parameters, vocabulary_span
+from llm_models.model import allocate_caches, bytes_per_block
 from llm_models.parameters import WHOLE, Parameter, Rows, Shard, below, linear, stacked_linear, tensor
 from llm_models.spec import DecoderSpec
 
@@ -84,8 +85,6 @@ class Decoder(nn.Module):
         Raises:
             ValueError: Not one entry a cache.
         """
-        if isinstance(metadata, AttentionMetadata):  # Until the engine knows several KV groups.
-            metadata = [metadata] * len(self.caches)
         if not len(metadata) == len(caches) == len(self.caches):
             given = f"{len(metadata)} metadata and {len(caches)} sets of tensors"
             raise ValueError(f"{given} for {len(self.caches)} caches")
@@ -128,21 +127,11 @@ class Decoder(nn.Module):
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of one block over all caches, each with a block of its own."""
-        return sum(cache.bytes_per_block(block_size, self.dtype) for cache in self.caches)
+        return bytes_per_block(self.caches, block_size, self.dtype)
 
     def allocate_caches(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, ...]]:
         """Allocates zeroed tensors of `num_blocks` blocks for each cache, on the model's device."""
-        return [
-            tuple(
-                torch.zeros(shape, dtype=dtype, device=self.device)
-                for shape, dtype in zip(
-                    cache.shapes(num_blocks, block_size), cache.dtypes(self.dtype), strict=True
-                )
-            )
-            for cache in self.caches
-        ]
-
-    allocate_kv_caches = allocate_caches  # Until the engine knows several KV groups.
+        return allocate_caches(self.caches, num_blocks, block_size, self.dtype, self.device)
 
     def _run(
         self,
