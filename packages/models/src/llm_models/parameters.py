@@ -147,6 +147,16 @@ class Rows:
     total: int
     span: tuple[int, int] | None = None
 
+    @property
+    def taken(self) -> int:
+        """How many this rank computes."""
+        return self.total if self.span is None else self.span[1] - self.span[0]
+
+
+def head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
+    """The rows of `count` heads of `size`; this rank computes those from `heads[0]` to before `heads[1]`."""
+    return Rows(count * size, (heads[0] * size, heads[1] * size))
+
 
 def stacked_linear(
     name: str, parts: Mapping[str, Rows], columns: int, *, biases: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from llm_models.blocks.relative_bias import RelativeBias
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, KVCacheSpec
 from llm_models.errors import ConfigError
-from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_linear, tensor
+from llm_models.parameters import Parameter, Part, Shard, head_rows, linear, stacked_linear, tensor
 from llm_models.rope import Rope
 
 
@@ -130,12 +130,12 @@ class Attention:
         heads = shard.span(self.num_heads, "num_attention_heads")
         kv_heads = shard.replicated_span(self.num_kv_heads, "num_key_value_heads")
         size, value_size = self.head_size, self.value_head_size
-        parts = {"query": _head_rows(self.num_heads, heads, size)}
+        parts = {"query": head_rows(self.num_heads, heads, size)}
         if self.kv_from is None:
-            parts["key"] = _head_rows(self.num_kv_heads, kv_heads, size)
-            parts["value"] = _head_rows(self.num_kv_heads, kv_heads, value_size)
+            parts["key"] = head_rows(self.num_kv_heads, kv_heads, size)
+            parts["value"] = head_rows(self.num_kv_heads, kv_heads, value_size)
         if self.gate is not None:
-            parts["gate"] = _head_rows(self.num_heads, heads, value_size if self.gate == "element" else 1)
+            parts["gate"] = head_rows(self.num_heads, heads, value_size if self.gate == "element" else 1)
         yield from stacked_linear("input", parts, width, biases=self._biases(tuple(parts)))
         yield from self._norm_parameters(heads, kv_heads)
         if self.sinks:
@@ -203,10 +203,6 @@ def _with_part_per_head(parameter: Parameter, count: int, own: range, size: int)
         for head in range(count)
     )
     return replace(parameter, parts=tuple(parts))
-
-
-def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
-    return Rows(count * size, (heads[0] * size, heads[1] * size))
 
 
 class RunningAttention:

@@ -14,7 +14,7 @@ from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec, StateCacheSpec
 from llm_models.errors import ConfigError
-from llm_models.parameters import Parameter, Part, Rows, Shard, linear, stacked_linear, tensor
+from llm_models.parameters import Parameter, Part, Rows, Shard, head_rows, linear, stacked_linear, tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class DeltaRule:
         for name, rank in self._ranks.items():
             yield from linear(name, rows[name].total, rank, taken_rows=rows[name].span)
         mixed = {part: rows[part] for part in ("query", "key", "value")}
-        taken = sum(_taken(part) for part in mixed.values())
+        taken = sum(part.taken for part in mixed.values())
         yield Parameter(
             name="conv.weight",
             shape=(taken, self.conv_width),
@@ -88,8 +88,8 @@ class DeltaRule:
     def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
         """The convolution's last inputs, and the state in float32."""
         rows = self._rows(shard)
-        channels = sum(_taken(rows[part]) for part in ("query", "key", "value"))
-        state = (_taken(rows["beta"]), self.key_size, self.value_size)
+        channels = sum(rows[part].taken for part in ("query", "key", "value"))
+        state = (rows["beta"].taken, self.key_size, self.value_size)
         return (
             StateCacheSpec(
                 state_shapes=((channels, self.conv_width - 1), state), state_dtypes=(None, torch.float32)
@@ -102,7 +102,7 @@ class DeltaRule:
 
     def sizes(self, shard: Shard) -> tuple[int, ...]:
         """Rows on this rank of query, key, value, gate, beta and decay, or of what the latter come from."""
-        return tuple(_taken(rows) for rows in self._input_rows(shard).values())
+        return tuple(rows.taken for rows in self._input_rows(shard).values())
 
     @property
     def _ranks(self) -> dict[str, int]:
@@ -120,19 +120,11 @@ class DeltaRule:
     def _rows(self, shard: Shard) -> dict[str, Rows]:
         keys = shard.span(self.num_key_heads, "linear_num_key_heads")
         values = shard.span(self.num_value_heads, "linear_num_value_heads")
-        key = _head_rows(self.num_key_heads, keys, self.key_size)
-        value = _head_rows(self.num_value_heads, values, self.value_size)
-        scalar = _head_rows(self.num_value_heads, values, 1)
+        key = head_rows(self.num_key_heads, keys, self.key_size)
+        value = head_rows(self.num_value_heads, values, self.value_size)
+        scalar = head_rows(self.num_value_heads, values, 1)
         decay = key if self.channel_decay else scalar
         return {"query": key, "key": key, "value": value, "gate": value, "beta": scalar, "decay": decay}
-
-
-def _head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
-    return Rows(count * size, (heads[0] * size, heads[1] * size))
-
-
-def _taken(rows: Rows) -> int:
-    return rows.total if rows.span is None else rows.span[1] - rows.span[0]
 
 
 class RunningDeltaRule:

@@ -78,7 +78,7 @@ class Mamba2:
         inner, heads = rows["x"].span, rows["step"].span
         yield from stacked_linear("input", rows, width, biases=PARTS if self.bias else ())
         convolved = {part: rows[part] for part in ("x", "B", "C")}
-        sizes = [_taken(part) for part in convolved.values()]
+        sizes = [part.taken for part in convolved.values()]
         for leaf, shape in (("weight", (self.conv_width,)), ("bias", ())):
             if leaf == "bias" and not self.conv_bias:
                 continue
@@ -101,8 +101,8 @@ class Mamba2:
     def caches(self, shard: Shard) -> tuple[CacheSpec, ...]:
         """The convolution's last inputs, and the scan's state in float32."""
         rows = self._rows(shard)
-        channels = sum(_taken(rows[part]) for part in ("x", "B", "C"))
-        state = (_taken(rows["step"]), self.head_size, self.state_size)
+        channels = sum(rows[part].taken for part in ("x", "B", "C"))
+        state = (rows["step"].taken, self.head_size, self.state_size)
         return (
             StateCacheSpec(
                 state_shapes=((channels, self.conv_width - 1), state), state_dtypes=(None, torch.float32)
@@ -122,10 +122,6 @@ class Mamba2:
         )
         step = Rows(self.num_heads, (first, end))
         return {"gate": inner, "x": inner, "B": shared, "C": shared, "step": step}
-
-
-def _taken(rows: Rows) -> int:
-    return rows.total if rows.span is None else rows.span[1] - rows.span[0]
 
 
 class RunningMamba2:
@@ -149,7 +145,7 @@ class RunningMamba2:
     def __init__(self, spec: Mamba2, weights: Weights, setup: Setup) -> None:
         self._spec = spec
         rows = spec._rows(setup.shard)
-        self._sizes = {part: _taken(rows[part]) for part in PARTS}
+        self._sizes = {part: rows[part].taken for part in PARTS}
         self._input = Linear(weights, "input")
         self._scales: Tensor | None = None
         if spec.part_scales is not None:
