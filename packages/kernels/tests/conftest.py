@@ -106,6 +106,30 @@ def _make_attention_case(
     )
 
 
+def _share_prefixes(case: AttentionCase, groups: list[tuple[list[int], int]], *, capacity: int = 4) -> None:
+    """Makes decode rows share their first tokens: for each group its rows and tokens, whole blocks."""
+    metadata, block_size = case.metadata, case.key_cache.shape[1]
+    device = case.query.device
+    prefix_lens = torch.zeros(metadata.num_decodes, dtype=torch.int32)
+    members: list[int] = []
+    sizes, lengths = [0] * capacity, [0] * capacity
+    for index, (rows, length) in enumerate(groups):
+        first, *others = rows
+        shared = metadata.block_tables[first, : length // block_size]
+        for row in others:
+            metadata.block_tables[row, : length // block_size] = shared
+        prefix_lens[rows] = length
+        members += rows
+        sizes[index], lengths[index] = len(rows), length
+    members += [1 << 30] * (metadata.num_decodes - len(members))
+    metadata.shared_prefix = ops.SharedPrefix(
+        prefix_lens=prefix_lens.to(device),
+        member_rows=torch.tensor(members, dtype=torch.int32, device=device),
+        cu_members=torch.tensor([0, *sizes], device=device).cumsum(0).int(),
+        group_lens=torch.tensor(lengths, dtype=torch.int32, device=device),
+    )
+
+
 def _relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
     """||out - expected|| / ||expected||; NaN anywhere gives NaN, which passes no bound."""
     difference = (out.float() - expected.float()).norm()
@@ -120,3 +144,8 @@ def make_attention_case() -> Callable[..., AttentionCase]:
 @pytest.fixture
 def relative_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
     return _relative_error
+
+
+@pytest.fixture
+def share_prefixes() -> Callable[..., None]:
+    return _share_prefixes

@@ -19,7 +19,17 @@ FLAGS = {
     "gpt-oss": {**PLAIN, "HAS_WINDOW": True, "HAS_SINKS": True},
     "all": dict.fromkeys(PLAIN, True),
 }
-POINTERS = {"context_lens": "*i32", "block_tables": "*i32", "cu_query_lens": "*i32", "slopes": "*fp32"}
+LENGTHS = (
+    "context_lens",
+    "block_tables",
+    "cu_query_lens",
+    "prefix_lens",
+    "member_rows",
+    "cu_members",
+    "group_lens",
+)
+POINTERS = dict.fromkeys(LENGTHS, "*i32") | dict.fromkeys(("slopes", "key_scale", "value_scale"), "*fp32")
+EARLY = {"EARLY": True}
 
 
 def _compile(kernel, dtype, constants, tile):
@@ -43,6 +53,8 @@ def _compile(kernel, dtype, constants, tile):
         attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
     )
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    if constants.get("EARLY"):
+        options["launch_pdl"] = True
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -57,30 +69,41 @@ def _compile(kernel, dtype, constants, tile):
         (torch.float32, 64, 64, "all"),
     ],
 )
-@pytest.mark.parametrize("name", ["decode", "prefill"])
+@pytest.mark.parametrize("name", ["decode", "prefix", "prefill"])
 def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags):
     pytest.importorskip("triton")
-    from llm_kernels.triton import attention, attention_kernels
+    from llm_kernels.triton import attention, attention_decode, attention_decode_kernels, attention_kernels
+    from llm_kernels.triton.attention_arguments import padded, precision
 
     widest = max(head_size, value_size)
-    tile = getattr(attention, f"{name}_tile")(dtype, widest, 4)
+    tile = {
+        "decode": attention_decode.decode_tile(dtype, widest, 4),
+        "prefix": attention_decode.prefix_tile(dtype, widest, 4, 128),
+        "prefill": attention.prefill_tile(dtype, widest, 4),
+    }[name]
     constants = {
         "GROUP": 4,
         "D": head_size,
-        "D_PAD": attention.padded(head_size),
+        "D_PAD": padded(head_size),
         "V": value_size,
-        "V_PAD": attention.padded(value_size),
+        "V_PAD": padded(value_size),
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
         "BLOCK_SIZE": 16,
         **FLAGS[flags],
-        "PRECISION": attention.precision(dtype),
+        "HAS_CACHE_SCALES": flags == "all",
+        "PRECISION": precision(dtype),
     }
     if name == "decode":
-        constants["IS_SPLIT"] = True
+        constants |= {"IS_SPLIT": True, "HAS_PREFIX": True, "LEAST_BLOCKS": 2, **EARLY}
+    elif name == "prefix":
+        constants |= {"BLOCK_Q": tile.block_m // 4, **EARLY}
+        for flag in ("HAS_WINDOW", "HAS_CHUNK", "HAS_SINKS"):
+            del constants[flag]
     else:
         constants |= {"BLOCK_Q": tile.block_m // 4, "IS_PAGED": True, "IS_CAUSAL": True}
-    compiled = _compile(getattr(attention_kernels, f"{name}_kernel"), dtype, constants, tile)
+    module = attention_kernels if name == "prefill" else attention_decode_kernels
+    compiled = _compile(getattr(module, f"{name}_kernel"), dtype, constants, tile)
     assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
 
 
@@ -104,6 +127,7 @@ def test_packed_attention_compiles_for_sm_90(flags):
         **FLAGS[flags],
         "HAS_CHUNK": False,
         "HAS_SINKS": False,
+        "HAS_CACHE_SCALES": False,
         "PRECISION": "tf32",
         "IS_PAGED": False,
         "IS_CAUSAL": False,
@@ -119,7 +143,8 @@ def test_packed_attention_compiles_for_sm_90(flags):
 @pytest.mark.parametrize("name", ["decode", "prefill"])
 def test_latent_attention_compiles_for_sm_90(name, dtype, num_heads):
     pytest.importorskip("triton")
-    from llm_kernels.triton import attention, latent_attention, latent_attention_kernels
+    from llm_kernels.triton import latent_attention, latent_attention_kernels
+    from llm_kernels.triton.attention_arguments import precision
 
     if name == "decode":
         tile = latent_attention.latent_decode_tile(dtype, num_heads)
@@ -134,9 +159,31 @@ def test_latent_attention_compiles_for_sm_90(name, dtype, num_heads):
         "BLOCK_M": tile.block_m,
         "BLOCK_N": tile.block_n,
         "BLOCK_SIZE": 64,
-        "PRECISION": attention.precision(dtype),
-        **({"IS_SPLIT": True} if name == "decode" else {}),
+        "PRECISION": precision(dtype),
+        **({"IS_SPLIT": True, "LEAST_BLOCKS": 4, **EARLY} if name == "decode" else {}),
     }
     kernel = getattr(latent_attention_kernels, f"latent_{name}_kernel")
     compiled = _compile(kernel, dtype, constants, tile)
     assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
+
+
+@pytest.mark.slow
+def test_combination_compiles_for_sm_90():
+    pytest.importorskip("triton")
+    from llm_kernels.triton import attention_decode_kernels
+    from llm_kernels.triton.attention_arguments import Tile
+
+    constants = {
+        "V": 128,
+        "BLOCK_V": 128,
+        "BLOCK_N": 64,
+        "LEAST_BLOCKS": 2,
+        "PARTS": 64,
+        "HAS_WINDOW": True,
+        "HAS_CHUNK": True,
+        "HAS_PREFIX": True,
+        **EARLY,
+    }
+    tile = Tile(block_m=16, block_n=64, num_warps=4, num_stages=3)
+    compiled = _compile(attention_decode_kernels.combine_kernel, torch.bfloat16, constants, tile)
+    assert compiled.metadata.shared <= SHARED_MEMORY_BYTES

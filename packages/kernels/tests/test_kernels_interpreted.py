@@ -78,9 +78,10 @@ def test_attention_window_and_cap(make_attention_case, relative_error):
 @inside
 @pytest.mark.parametrize("rows", [[(1, 700)], [(1, 1024), (1, 3)], [(1, 600), (3, 520)]], ids=str)
 def test_attention_splits_long_decode_rows(make_attention_case, relative_error, rows):
-    from llm_kernels.triton.attention import num_splits
+    from llm_kernels.triton.attention_decode import LEAST_KEYS_PER_SPLIT, num_splits
 
-    assert num_splits(len(rows), rows[0][1], 8) > 1
+    assert num_splits(len(rows), 8) > 1
+    assert rows[0][1] > LEAST_KEYS_PER_SPLIT
     case = make_attention_case(rows, num_heads=2, num_kv_heads=1)
     with ops.use_backend("paged_attention", "triton_interpreter"):
         assert relative_error(case.run(), case.expected()) < 1e-5

@@ -65,6 +65,37 @@ def check_rows(metadata: AttentionMetadata, device: torch.device) -> None:
         raise InvalidArgument("num_decodes", f"expected 0..{num_rows}, got {metadata.num_decodes}")
 
 
+def check_shared_prefix(metadata: AttentionMetadata, device: torch.device) -> None:
+    """Checks the tensors of a step's shared prefixes but their values; None is right."""
+    shared = metadata.shared_prefix
+    if shared is None:
+        return
+    num_groups = shared.group_lens.numel()
+    shapes = {
+        "prefix_lens": (metadata.num_decodes,),
+        "member_rows": (metadata.num_decodes,),
+        "cu_members": (num_groups + 1,),
+        "group_lens": (num_groups,),
+    }
+    for field, shape in shapes.items():
+        check_shape(field, getattr(shared, field), shape, device)
+        check_dtype(field, getattr(shared, field), torch.int32)
+        check_inner_contiguous(**{field: getattr(shared, field)})
+
+
+def check_cache_scales(
+    key_cache: torch.Tensor, key_scale: torch.Tensor | None, value_scale: torch.Tensor | None
+) -> None:
+    """Checks the scales of a cache, of which there are both or none."""
+    if (key_scale is None) != (value_scale is None):
+        raise InvalidArgument("value_scale", "expected with key_scale, and only with it")
+    for field, scale in (("key_scale", key_scale), ("value_scale", value_scale)):
+        if scale is not None:
+            check_shape(field, scale, (key_cache.shape[2],), key_cache.device)
+            check_dtype(field, scale, torch.float32)
+            check_inner_contiguous(**{field: scale})
+
+
 def check_scoring(
     query_THD: torch.Tensor,
     sliding_window: int | None,

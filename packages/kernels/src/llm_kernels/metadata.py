@@ -7,6 +7,28 @@ from dataclasses import dataclass
 import torch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """Decode rows whose block tables begin with the same blocks, in up to G groups; a hint that spares reads.
+
+    Back ends that know no shared prefixes may ignore it: the rows' own tables name all their blocks. All
+    tensors lie on the device. What they hold may change between replays of a captured call.
+
+    Attributes:
+        prefix_lens: int32 [num_decodes], the tokens that a row shares with its group; 0 where it is in none.
+            Less than the row's context.
+        member_rows: int32 [num_decodes], the rows of group 0, then those of group 1, and so on; entries past
+            the last group's are not read.
+        cu_members: int32 [G + 1], prefix sums of the groups' sizes; the first is 0, unused groups have none.
+        group_lens: int32 [G], the tokens that a group shares.
+    """
+
+    prefix_lens: torch.Tensor
+    member_rows: torch.Tensor
+    cu_members: torch.Tensor
+    group_lens: torch.Tensor
+
+
 @dataclass(slots=True)
 class AttentionMetadata:
     """Rows of a step over a paged KV cache. All tensors lie on the device of the query.
@@ -24,6 +46,7 @@ class AttentionMetadata:
         max_context_len: Upper bound of `context_lens`.
         block_size: Tokens of a block; for recurrent states, which no tensor's shape tells it, tokens from one
             checkpoint to the next. 0 where nobody asks.
+        shared_prefix: Decode rows that share their first blocks; None: none do, or nobody looked.
     """
 
     cu_query_lens: torch.Tensor
@@ -35,3 +58,4 @@ class AttentionMetadata:
     max_query_len: int
     max_context_len: int
     block_size: int = 0
+    shared_prefix: SharedPrefix | None = None

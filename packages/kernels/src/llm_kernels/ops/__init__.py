@@ -1,6 +1,6 @@
 """The public surface of llm_kernels: one function per op, and the questions about its back ends."""
 
-from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.metadata import AttentionMetadata, SharedPrefix
 from llm_kernels.ops.activation import ActivationKind, activation, gated_activation
 from llm_kernels.ops.attention import paged_attention
 from llm_kernels.ops.catalog import available_backends, describe_backends, selected, use_backend
@@ -29,6 +29,7 @@ __all__ = [
     "Penalties",
     "SampleOutput",
     "SamplingBatch",
+    "SharedPrefix",
     "TokenRanks",
     "activation",
     "available_backends",

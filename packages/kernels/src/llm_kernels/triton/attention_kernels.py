@@ -1,4 +1,4 @@
-"""The device code of attention in Triton: decode with split keys, its combination, and prefill.
+"""The device code of prefill attention in Triton, over a paged cache or packed keys.
 
 All query heads of a KV head are rows of one tile, so that a key is loaded once for them. Lengths come from
 device memory. Tiles of keys start at the first key that a tile's first query sees, not at a round number:
@@ -11,166 +11,6 @@ import triton
 import triton.language as tl
 
 from llm_kernels.triton.attention_softmax import attend_keys, start_softmax
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def decode_kernel(
-    out: tl.tensor,
-    partial: tl.tensor,
-    partial_state: tl.tensor,
-    query: tl.tensor,
-    key_cache: tl.tensor,
-    value_cache: tl.tensor,
-    context_lens: tl.tensor,
-    block_tables: tl.tensor,
-    sinks: tl.tensor,
-    slopes: tl.tensor,
-    out_stride_token: tl.tensor,
-    out_stride_head: tl.tensor,
-    query_stride_token: tl.tensor,
-    query_stride_head: tl.tensor,
-    key_stride_block: tl.tensor,
-    key_stride_token: tl.tensor,
-    key_stride_head: tl.tensor,
-    value_stride_block: tl.tensor,
-    value_stride_token: tl.tensor,
-    value_stride_head: tl.tensor,
-    table_stride: tl.tensor,
-    num_splits: tl.tensor,
-    scale: tl.tensor,
-    soft_cap: tl.tensor,
-    window: tl.tensor,
-    chunk: tl.tensor,
-    GROUP: tl.constexpr,
-    D: tl.constexpr,
-    D_PAD: tl.constexpr,
-    V: tl.constexpr,
-    V_PAD: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_CHUNK: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HAS_ALIBI: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> None:
-    """One row, one KV head, one run of its keys. Grid (decode rows, KV heads, splits); row r is token r.
-
-    The one query sees every key from `first` on.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1).to(tl.int64)
-    split = tl.program_id(2)
-    context = tl.load(context_lens + row)
-    first = 0
-    if HAS_WINDOW:
-        first = tl.maximum(context - window, 0)
-    if HAS_CHUNK:
-        first = tl.maximum(tl.maximum(context - 1, 0) // chunk * chunk, first)
-    share = tl.cdiv(tl.cdiv(context - first, BLOCK_N), num_splits) * BLOCK_N
-    key_begin = first + split * share
-    key_end = tl.minimum(key_begin + share, context)
-
-    member = tl.arange(0, BLOCK_M)
-    columns = tl.arange(0, D_PAD)
-    head = kv_head * GROUP + member
-    query_tile = tl.load(
-        query + row * query_stride_token + head[:, None] * query_stride_head + columns[None, :],
-        mask=(member < GROUP)[:, None] & (columns < D)[None, :],
-        other=0.0,
-    )
-    position = tl.zeros([BLOCK_M], dtype=tl.int32) + (context - 1)
-    slope = tl.zeros([BLOCK_M], dtype=tl.float32)
-    if HAS_ALIBI:
-        slope = tl.load(slopes + head, mask=member < GROUP, other=0.0)
-    # Of the splits one counts the sinks.
-    total, maximum, weight = start_softmax(sinks, head, member < GROUP, BLOCK_M, V_PAD, HAS_SINKS)
-    if HAS_SINKS and IS_SPLIT:
-        maximum = tl.where(split == 0, maximum, float("-inf"))
-        weight = tl.where(split == 0, weight, 0.0)
-    total, maximum, weight = attend_keys(
-        total,
-        maximum,
-        weight,
-        query_tile,
-        position,
-        position,
-        position,
-        slope,
-        key_cache,
-        value_cache,
-        block_tables + row * table_stride,
-        kv_head,
-        key_begin,
-        key_end,
-        key_stride_block,
-        key_stride_token,
-        key_stride_head,
-        value_stride_block,
-        value_stride_token,
-        value_stride_head,
-        scale,
-        soft_cap,
-        D,
-        D_PAD,
-        V,
-        V_PAD,
-        BLOCK_N,
-        BLOCK_SIZE,
-        True,
-        HAS_SOFT_CAP,
-        HAS_ALIBI,
-        PRECISION,
-        True,
-        False,
-        False,
-    )
-    total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
-    value_columns = tl.arange(0, V_PAD)
-    inside = (member < GROUP)[:, None] & (value_columns < V)[None, :]
-    if IS_SPLIT:
-        # Per split a normalised sum and its log2 weight; -inf where the split holds no key.
-        at = (row * tl.num_programs(1) * GROUP + head) * num_splits + split
-        tl.store(partial + at[:, None] * V + value_columns[None, :], total, mask=inside)
-        state = tl.where(
-            weight == 0.0, float("-inf"), maximum + tl.log2(tl.where(weight == 0.0, 1.0, weight))
-        )
-        tl.store(partial_state + at, state, mask=member < GROUP)
-    else:
-        to = out + row * out_stride_token + head[:, None] * out_stride_head + value_columns[None, :]
-        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def combine_kernel(
-    out: tl.tensor,
-    partial: tl.tensor,
-    partial_state: tl.tensor,
-    out_stride_token: tl.tensor,
-    out_stride_head: tl.tensor,
-    num_splits: tl.tensor,
-    V: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    SPLITS: tl.constexpr,
-) -> None:
-    """The splits of one row and head, weighed and summed. Grid (decode rows, query heads, parts of V)."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    splits = tl.arange(0, SPLITS)
-    columns = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
-    at = (row * tl.num_programs(1) + head) * num_splits + splits
-    state = tl.load(partial_state + at, mask=splits < num_splits, other=float("-inf"))
-    best = tl.max(state, axis=0)
-    share = tl.exp2(state - tl.where(best == float("-inf"), 0.0, best))
-    inside = (splits < num_splits)[:, None] & (columns < V)[None, :]
-    parts = tl.load(partial + at[:, None] * V + columns[None, :], mask=inside, other=0.0)
-    norm = tl.sum(share, axis=0)
-    total = tl.sum(parts * share[:, None], axis=0) / tl.where(norm == 0.0, 1.0, norm)
-    to = out + row * out_stride_token + head * out_stride_head + columns
-    tl.store(to, total.to(out.dtype.element_ty), mask=columns < V)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -255,6 +95,8 @@ def prefill_kernel(
     block_tables: tl.tensor,
     sinks: tl.tensor,
     slopes: tl.tensor,
+    key_scale: tl.tensor,
+    value_scale: tl.tensor,
     out_stride_token: tl.tensor,
     out_stride_head: tl.tensor,
     query_stride_token: tl.tensor,
@@ -288,6 +130,7 @@ def prefill_kernel(
     HAS_SOFT_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_ALIBI: tl.constexpr,
+    HAS_CACHE_SCALES: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
     """BLOCK_Q query tokens of one row under one KV head. Grid (tokens // BLOCK_Q + rows, KV heads).
@@ -328,6 +171,8 @@ def prefill_kernel(
             mask=valid[:, None] & (columns < D)[None, :],
             other=0.0,
         )
+        if HAS_CACHE_SCALES:
+            scale *= tl.load(key_scale + kv_head)
         position = context - query_len + query_at
         slope = tl.zeros([BLOCK_M], dtype=tl.float32)
         if HAS_ALIBI:
@@ -459,6 +304,8 @@ def prefill_kernel(
             HAS_HIGHEST,
         )
         total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        if HAS_CACHE_SCALES:
+            total *= tl.load(value_scale + kv_head)
         value_columns = tl.arange(0, V_PAD)
         to = (
             out + token[:, None] * out_stride_token + head[:, None] * out_stride_head + value_columns[None, :]

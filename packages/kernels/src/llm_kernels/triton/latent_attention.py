@@ -10,15 +10,8 @@ import triton
 
 from llm_kernels.checks import check_inner_contiguous, check_latent_attention
 from llm_kernels.metadata import AttentionMetadata
-from llm_kernels.triton.attention import (
-    Tile,
-    combine,
-    num_processors,
-    num_splits,
-    padded,
-    partials,
-    precision,
-)
+from llm_kernels.triton.attention_arguments import Tile, early_launch, num_processors, padded, precision
+from llm_kernels.triton.attention_decode import LEAST_KEYS_PER_SPLIT, combine, num_splits, partials
 from llm_kernels.triton.latent_attention_kernels import latent_decode_kernel, latent_prefill_kernel
 
 
@@ -95,7 +88,8 @@ def _decode(
     num_rows, num_heads = metadata.num_decodes, query.shape[1]
     tile = latent_decode_tile(query.dtype, num_heads)
     head_blocks = triton.cdiv(num_heads, tile.block_m)
-    splits = num_splits(num_rows * head_blocks, metadata.max_context_len, num_processors(query.device))
+    splits = num_splits(num_rows * head_blocks, num_processors(query.device))
+    least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
     partial, state = partials(out, num_rows, splits)
     latent_decode_kernel[(num_rows, head_blocks, splits)](
         out,
@@ -111,11 +105,13 @@ def _decode(
         metadata.block_tables.stride(0),
         splits,
         scale,
+        LEAST_BLOCKS=least_blocks,
         IS_SPLIT=splits > 1,
         **_constants(out, query, latent_cache, tile),
+        **early_launch(query.device),
     )
     if splits > 1:
-        combine(out, partial, state, splits)
+        combine(out, partial, state, metadata.context_lens, tile.block_n, least_blocks, splits)
 
 
 def _prefill(

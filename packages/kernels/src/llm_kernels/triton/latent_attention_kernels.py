@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from llm_kernels.triton.attention_decode_kernels import split_keys, state_of, wait_for_earlier
 from llm_kernels.triton.attention_kernels import row_of_block
 from llm_kernels.triton.attention_softmax import rows_of, shape_scores
 
@@ -101,60 +102,66 @@ def latent_decode_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    LEAST_BLOCKS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
-    """One row, BLOCK_M heads, one run of its keys. Grid (decode rows, blocks of heads, splits)."""
+    """One row, BLOCK_M heads, one run of its keys. Grid (decode rows, blocks of heads, splits).
+
+    A row whose keys are one split is written to `out`, others to `partial`.
+    """
+    wait_for_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(2)
     context = tl.load(context_lens + row)
-    share = tl.cdiv(tl.cdiv(context, BLOCK_N), num_splits) * BLOCK_N
-    key_begin = split * share
-    key_end = tl.minimum(key_begin + share, context)
-
-    head = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.arange(0, R_PAD)
-    rope_columns = tl.arange(0, P_PAD)
-    from_query = query + row * query_stride_token + head[:, None] * query_stride_head
-    inside = (head < H)[:, None] & (columns < R)[None, :]
-    query_tile = tl.load(from_query + columns[None, :], mask=inside, other=0.0)
-    rope_inside = (head < H)[:, None] & (rope_columns < P)[None, :]
-    query_rope = tl.load(from_query + R + rope_columns[None, :], mask=rope_inside, other=0.0)
-    total, maximum, weight = _attend_latents(
-        tl.zeros([BLOCK_M, R_PAD], dtype=tl.float32),
-        tl.full([BLOCK_M], float("-inf"), dtype=tl.float32),
-        tl.zeros([BLOCK_M], dtype=tl.float32),
-        query_tile,
-        query_rope,
-        tl.zeros([BLOCK_M], dtype=tl.int32) + (context - 1),
-        latent_cache,
-        block_tables + row * table_stride,
-        key_begin,
-        key_end,
-        cache_stride_block,
-        cache_stride_token,
-        scale,
-        R,
-        R_PAD,
-        P,
-        P_PAD,
-        BLOCK_N,
-        BLOCK_SIZE,
-        PRECISION,
-        True,
-    )
-    total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
-    if IS_SPLIT:
-        # Per split a normalised sum and its log2 weight; -inf where the split holds no key.
-        at = (row * H + head) * num_splits + split
-        tl.store(partial + at[:, None] * R + columns[None, :], total, mask=inside)
-        state = tl.where(
-            weight == 0.0, float("-inf"), maximum + tl.log2(tl.where(weight == 0.0, 1.0, weight))
+    share, used = split_keys(context, num_splits, BLOCK_N, LEAST_BLOCKS)
+    # A row without keys has its zeros written by the first split.
+    if split < tl.maximum(used, 1):
+        key_begin = split * share
+        key_end = tl.minimum(key_begin + share, context)
+        head = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+        columns = tl.arange(0, R_PAD)
+        rope_columns = tl.arange(0, P_PAD)
+        from_query = query + row * query_stride_token + head[:, None] * query_stride_head
+        inside = (head < H)[:, None] & (columns < R)[None, :]
+        query_tile = tl.load(from_query + columns[None, :], mask=inside, other=0.0)
+        rope_inside = (head < H)[:, None] & (rope_columns < P)[None, :]
+        query_rope = tl.load(from_query + R + rope_columns[None, :], mask=rope_inside, other=0.0)
+        total, maximum, weight = _attend_latents(
+            tl.zeros([BLOCK_M, R_PAD], dtype=tl.float32),
+            tl.full([BLOCK_M], float("-inf"), dtype=tl.float32),
+            tl.zeros([BLOCK_M], dtype=tl.float32),
+            query_tile,
+            query_rope,
+            tl.zeros([BLOCK_M], dtype=tl.int32) + (context - 1),
+            latent_cache,
+            block_tables + row * table_stride,
+            key_begin,
+            key_end,
+            cache_stride_block,
+            cache_stride_token,
+            scale,
+            R,
+            R_PAD,
+            P,
+            P_PAD,
+            BLOCK_N,
+            BLOCK_SIZE,
+            PRECISION,
+            True,
         )
-        tl.store(partial_state + at, state, mask=head < H)
-    else:
-        to = out + row * out_stride_token + head[:, None] * out_stride_head + columns[None, :]
-        tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+        total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        is_part = False
+        if IS_SPLIT:
+            is_part = used > 1
+        if is_part:
+            at = (row * H + head) * num_splits + split
+            tl.store(partial + at[:, None] * R + columns[None, :], total, mask=inside)
+            tl.store(partial_state + at, state_of(maximum, weight), mask=head < H)
+        else:
+            to = out + row * out_stride_token + head[:, None] * out_stride_head + columns[None, :]
+            tl.store(to, total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -1,0 +1,423 @@
+"""The device code of decode attention in Triton: split keys, shared prefixes, and how the parts are combined.
+
+All query heads of a KV head are rows of one tile, so that a key is loaded once for them; in the pass over a
+shared prefix, those of many rows are. Lengths come from device memory, and grids follow from shapes alone.
+A part is a normalised sum over some keys and its state: the log2 of its weight.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from llm_kernels.triton.attention_kernels import row_of_block
+from llm_kernels.triton.attention_softmax import attend_keys, start_softmax
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def wait_for_earlier(EARLY: tl.constexpr) -> None:
+    """Waits for the kernels before this one, and lets the next one be launched meanwhile."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def split_keys(
+    num_keys: tl.tensor, num_splits: tl.tensor, BLOCK_N: tl.constexpr, LEAST_BLOCKS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The keys of a split, at least LEAST_BLOCKS times BLOCK_N, and how many splits have any."""
+    num_blocks = tl.cdiv(num_keys, BLOCK_N)
+    share = tl.maximum(tl.cdiv(num_blocks, num_splits), LEAST_BLOCKS)
+    return share * BLOCK_N, tl.cdiv(num_blocks, share)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def first_key(
+    context: tl.tensor,
+    window: tl.tensor,
+    chunk: tl.tensor,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CHUNK: tl.constexpr,
+) -> tl.tensor:
+    """The first key that the last token of a row sees."""
+    first = 0
+    if HAS_WINDOW:
+        first = tl.maximum(context - window, 0)
+    if HAS_CHUNK:
+        first = tl.maximum(tl.maximum(context - 1, 0) // chunk * chunk, first)
+    return first
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def state_of(maximum: tl.tensor, weight: tl.tensor) -> tl.tensor:
+    """The log2 of the weight of a part; -inf where it holds no key."""
+    return tl.where(weight == 0.0, float("-inf"), maximum + tl.log2(tl.where(weight == 0.0, 1.0, weight)))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def decode_kernel(
+    out: tl.tensor,
+    partial: tl.tensor,
+    partial_state: tl.tensor,
+    query: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    context_lens: tl.tensor,
+    prefix_lens: tl.tensor,
+    block_tables: tl.tensor,
+    sinks: tl.tensor,
+    slopes: tl.tensor,
+    key_scale: tl.tensor,
+    value_scale: tl.tensor,
+    out_stride_token: tl.tensor,
+    out_stride_head: tl.tensor,
+    query_stride_token: tl.tensor,
+    query_stride_head: tl.tensor,
+    key_stride_block: tl.tensor,
+    key_stride_token: tl.tensor,
+    key_stride_head: tl.tensor,
+    value_stride_block: tl.tensor,
+    value_stride_token: tl.tensor,
+    value_stride_head: tl.tensor,
+    table_stride: tl.tensor,
+    num_prefix_parts: tl.tensor,
+    num_splits: tl.tensor,
+    scale: tl.tensor,
+    soft_cap: tl.tensor,
+    window: tl.tensor,
+    chunk: tl.tensor,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    LEAST_BLOCKS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CHUNK: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_ALIBI: tl.constexpr,
+    HAS_CACHE_SCALES: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    """One row, one KV head, one run of its keys. Grid (decode rows, KV heads, splits); row r is token r.
+
+    The one query sees every key from `first` on. With HAS_PREFIX the keys before `prefix_lens` are the other
+    pass's. A row whose keys are one part is written to `out`, others to `partial`.
+    """
+    wait_for_earlier(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+    context = tl.load(context_lens + row)
+    first = first_key(context, window, chunk, HAS_WINDOW, HAS_CHUNK)
+    if HAS_PREFIX:
+        first = tl.load(prefix_lens + row)
+    share, used = split_keys(context - first, num_splits, BLOCK_N, LEAST_BLOCKS)
+    # A row without keys has its zeros written by the first split.
+    if split < tl.maximum(used, 1):
+        key_begin = first + split * share
+        key_end = tl.minimum(key_begin + share, context)
+        member = tl.arange(0, BLOCK_M)
+        columns = tl.arange(0, D_PAD)
+        head = kv_head * GROUP + member
+        query_tile = tl.load(
+            query + row * query_stride_token + head[:, None] * query_stride_head + columns[None, :],
+            mask=(member < GROUP)[:, None] & (columns < D)[None, :],
+            other=0.0,
+        )
+        if HAS_CACHE_SCALES:
+            scale *= tl.load(key_scale + kv_head)
+        position = tl.zeros([BLOCK_M], dtype=tl.int32) + (context - 1)
+        slope = tl.zeros([BLOCK_M], dtype=tl.float32)
+        if HAS_ALIBI:
+            slope = tl.load(slopes + head, mask=member < GROUP, other=0.0)
+        # Of the splits one counts the sinks.
+        total, maximum, weight = start_softmax(sinks, head, member < GROUP, BLOCK_M, V_PAD, HAS_SINKS)
+        if HAS_SINKS and IS_SPLIT:
+            maximum = tl.where(split == 0, maximum, float("-inf"))
+            weight = tl.where(split == 0, weight, 0.0)
+        total, maximum, weight = attend_keys(
+            total,
+            maximum,
+            weight,
+            query_tile,
+            position,
+            position,
+            position,
+            slope,
+            key_cache,
+            value_cache,
+            block_tables + row * table_stride,
+            kv_head,
+            key_begin,
+            key_end,
+            key_stride_block,
+            key_stride_token,
+            key_stride_head,
+            value_stride_block,
+            value_stride_token,
+            value_stride_head,
+            scale,
+            soft_cap,
+            D,
+            D_PAD,
+            V,
+            V_PAD,
+            BLOCK_N,
+            BLOCK_SIZE,
+            True,
+            HAS_SOFT_CAP,
+            HAS_ALIBI,
+            PRECISION,
+            True,
+            False,
+            False,
+        )
+        total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        if HAS_CACHE_SCALES:
+            total *= tl.load(value_scale + kv_head)
+        value_columns = tl.arange(0, V_PAD)
+        inside = (member < GROUP)[:, None] & (value_columns < V)[None, :]
+        is_part = False
+        if IS_SPLIT:
+            is_part = used > 1
+            if HAS_PREFIX:
+                is_part = is_part | (first > 0)
+        if is_part:
+            parts = num_prefix_parts + num_splits
+            at = (row * tl.num_programs(1) * GROUP + head) * parts + num_prefix_parts + split
+            tl.store(partial + at[:, None] * V + value_columns[None, :], total, mask=inside)
+            tl.store(partial_state + at, state_of(maximum, weight), mask=member < GROUP)
+        else:
+            to = out + row * out_stride_token + head[:, None] * out_stride_head + value_columns[None, :]
+            tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def prefix_kernel(
+    partial: tl.tensor,
+    partial_state: tl.tensor,
+    query: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    member_rows: tl.tensor,
+    cu_members: tl.tensor,
+    group_lens: tl.tensor,
+    slopes: tl.tensor,
+    key_scale: tl.tensor,
+    value_scale: tl.tensor,
+    query_stride_token: tl.tensor,
+    query_stride_head: tl.tensor,
+    key_stride_block: tl.tensor,
+    key_stride_token: tl.tensor,
+    key_stride_head: tl.tensor,
+    value_stride_block: tl.tensor,
+    value_stride_token: tl.tensor,
+    value_stride_head: tl.tensor,
+    table_stride: tl.tensor,
+    num_groups: tl.tensor,
+    num_prefix_parts: tl.tensor,
+    num_splits: tl.tensor,
+    scale: tl.tensor,
+    soft_cap: tl.tensor,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    HAS_ALIBI: tl.constexpr,
+    HAS_CACHE_SCALES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    """BLOCK_Q rows of a group, one KV head, one run of the keys they share.
+
+    Grid (rows // BLOCK_Q + groups, KV heads, parts of the prefix). The keys are found through the table of
+    the group's first row. Programs past a group's end do nothing.
+    """
+    wait_for_earlier(EARLY)
+    kv_head = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(2)
+    index, place = row_of_block(cu_members, 0, num_groups, tl.program_id(0), 1, BLOCK_Q)
+    members_begin = tl.load(cu_members + index)
+    members_end = tl.load(cu_members + index + 1)
+    first_member = members_begin + place * BLOCK_Q
+    if first_member < members_end:
+        length = tl.load(group_lens + index)
+        table_row = tl.load(member_rows + members_begin).to(tl.int64)
+        share = tl.cdiv(tl.cdiv(length, BLOCK_N), num_prefix_parts) * BLOCK_N
+        key_begin = tl.minimum(part * share, length)
+        key_end = tl.minimum(key_begin + share, length)
+        whole_end = key_begin + (key_end - key_begin) // BLOCK_N * BLOCK_N
+
+        member = tl.arange(0, BLOCK_M)
+        columns = tl.arange(0, D_PAD)
+        at_member = first_member + member // GROUP
+        valid = (member < BLOCK_Q * GROUP) & (at_member < members_end)
+        row = tl.load(member_rows + at_member, mask=valid, other=0).to(tl.int64)
+        head = kv_head * GROUP + member % GROUP
+        query_tile = tl.load(
+            query + row[:, None] * query_stride_token + head[:, None] * query_stride_head + columns[None, :],
+            mask=valid[:, None] & (columns < D)[None, :],
+            other=0.0,
+        )
+        if HAS_CACHE_SCALES:
+            scale *= tl.load(key_scale + kv_head)
+        position = tl.zeros([BLOCK_M], dtype=tl.int32)
+        slope = tl.zeros([BLOCK_M], dtype=tl.float32)
+        if HAS_ALIBI:
+            position = tl.load(context_lens + row, mask=valid, other=1) - 1
+            slope = tl.load(slopes + head, mask=valid, other=0.0)
+        total, maximum, weight = start_softmax(slopes, head, valid, BLOCK_M, V_PAD, False)
+        total, maximum, weight = attend_keys(
+            total,
+            maximum,
+            weight,
+            query_tile,
+            position,
+            position,
+            position,
+            slope,
+            key_cache,
+            value_cache,
+            block_tables + table_row * table_stride,
+            kv_head,
+            key_begin,
+            whole_end,
+            key_stride_block,
+            key_stride_token,
+            key_stride_head,
+            value_stride_block,
+            value_stride_token,
+            value_stride_head,
+            scale,
+            soft_cap,
+            D,
+            D_PAD,
+            V,
+            V_PAD,
+            BLOCK_N,
+            BLOCK_SIZE,
+            True,
+            HAS_SOFT_CAP,
+            HAS_ALIBI,
+            PRECISION,
+            False,
+            False,
+            False,
+        )
+        total, maximum, weight = attend_keys(
+            total,
+            maximum,
+            weight,
+            query_tile,
+            position,
+            position,
+            position,
+            slope,
+            key_cache,
+            value_cache,
+            block_tables + table_row * table_stride,
+            kv_head,
+            whole_end,
+            key_end,
+            key_stride_block,
+            key_stride_token,
+            key_stride_head,
+            value_stride_block,
+            value_stride_token,
+            value_stride_head,
+            scale,
+            soft_cap,
+            D,
+            D_PAD,
+            V,
+            V_PAD,
+            BLOCK_N,
+            BLOCK_SIZE,
+            True,
+            HAS_SOFT_CAP,
+            HAS_ALIBI,
+            PRECISION,
+            True,
+            False,
+            False,
+        )
+        total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
+        if HAS_CACHE_SCALES:
+            total *= tl.load(value_scale + kv_head)
+        value_columns = tl.arange(0, V_PAD)
+        parts = num_prefix_parts + num_splits
+        at = (row * tl.num_programs(1) * GROUP + head) * parts + part
+        inside = valid[:, None] & (value_columns < V)[None, :]
+        tl.store(partial + at[:, None] * V + value_columns[None, :], total, mask=inside)
+        tl.store(partial_state + at, state_of(maximum, weight), mask=valid)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def combine_kernel(
+    out: tl.tensor,
+    partial: tl.tensor,
+    partial_state: tl.tensor,
+    context_lens: tl.tensor,
+    prefix_lens: tl.tensor,
+    out_stride_token: tl.tensor,
+    out_stride_head: tl.tensor,
+    num_prefix_parts: tl.tensor,
+    num_splits: tl.tensor,
+    window: tl.tensor,
+    chunk: tl.tensor,
+    V: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    LEAST_BLOCKS: tl.constexpr,
+    PARTS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CHUNK: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    """The parts of one row and head, weighed and summed. Grid (decode rows, query heads, pieces of V).
+
+    How many there are follows from the lengths, as in `decode_kernel`. A row of one part is not touched.
+    """
+    wait_for_earlier(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    context = tl.load(context_lens + row)
+    first = first_key(context, window, chunk, HAS_WINDOW, HAS_CHUNK)
+    begin = num_prefix_parts
+    if HAS_PREFIX:
+        first = tl.load(prefix_lens + row)
+        begin = tl.where(first > 0, 0, num_prefix_parts)
+    _, used = split_keys(context - first, num_splits, BLOCK_N, LEAST_BLOCKS)
+    end = num_prefix_parts + used
+    if (end > num_prefix_parts + 1) | (begin < num_prefix_parts):
+        part = tl.arange(0, PARTS)
+        columns = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+        held = (part >= begin) & (part < end)
+        at = (row * tl.num_programs(1) + head) * (num_prefix_parts + num_splits) + part
+        state = tl.load(partial_state + at, mask=held, other=float("-inf"))
+        best = tl.max(state, axis=0)
+        share = tl.exp2(state - tl.where(best == float("-inf"), 0.0, best))
+        inside = held[:, None] & (columns < V)[None, :]
+        sums = tl.load(partial + at[:, None] * V + columns[None, :], mask=inside, other=0.0)
+        norm = tl.sum(share, axis=0)
+        total = tl.sum(sums * share[:, None], axis=0) / tl.where(norm == 0.0, 1.0, norm)
+        to = out + row * out_stride_token + head * out_stride_head + columns
+        tl.store(to, total.to(out.dtype.element_ty), mask=columns < V)
