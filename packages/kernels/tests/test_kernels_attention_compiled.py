@@ -29,7 +29,7 @@ LENGTHS = (
     "group_lens",
 )
 POINTERS = dict.fromkeys(LENGTHS, "*i32") | dict.fromkeys(("slopes", "key_scale", "value_scale"), "*fp32")
-EARLY = {"EARLY": True}
+EARLY = {"PDL": True}
 
 
 def _compile(kernel, dtype, constants, tile):
@@ -53,7 +53,7 @@ def _compile(kernel, dtype, constants, tile):
         attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
     )
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    if constants.get("EARLY"):
+    if constants.get("PDL"):
         options["launch_pdl"] = True
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 

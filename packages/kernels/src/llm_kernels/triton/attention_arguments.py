@@ -38,17 +38,6 @@ def num_processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@lru_cache
-def early_launch(device: torch.device) -> dict[str, Any]:
-    """Launch arguments with which a kernel may start before its predecessor on the stream has ended.
-
-    Kernels take EARLY to know that they must wait for it (programmatic dependent launch, from capability 9).
-    """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
-        return {"EARLY": False}
-    return {"EARLY": True, "launch_pdl": True}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     """The arguments of one call, and the forms the kernels take them in."""

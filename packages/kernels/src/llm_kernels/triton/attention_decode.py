@@ -12,8 +12,9 @@ import torch
 import triton
 
 from llm_kernels.metadata import AttentionMetadata, SharedPrefix
-from llm_kernels.triton.attention_arguments import Arguments, Tile, early_launch, num_processors, padded
+from llm_kernels.triton.attention_arguments import Arguments, Tile, num_processors, padded
 from llm_kernels.triton.attention_decode_kernels import combine_kernel, decode_kernel, prefix_kernel
+from llm_kernels.triton.dependent_launch import launch_options
 
 LEAST_KEYS_PER_SPLIT = 128
 _MAX_SPLITS = 64
@@ -109,7 +110,7 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
         HAS_PREFIX=shared is not None,
         IS_SPLIT=splits > 1 or shared is not None,
         **a.constants(tile),
-        **early_launch(a.query.device),
+        **launch_options(a.query.device),
     )
     if splits > 1 or shared is not None:
         combine(
@@ -194,13 +195,13 @@ def combine(
         HAS_CHUNK=chunk is not None,
         HAS_PREFIX=prefix_lens is not None,
         num_warps=4,
-        **early_launch(out_THV.device),
+        **launch_options(out_THV.device),
     )
 
 
 def _num_prefix_parts(a: Arguments, num_rows: int, tile: Tile) -> int:
     """Runs of the shared keys so that the programs of one group of all rows fill the processors."""
-    tiles = triton.cdiv(num_rows, tile.block_m // a.group) * a.keys.shape[2]
+    tiles = -(-num_rows // (tile.block_m // a.group)) * a.keys.shape[2]
     return max(1, min(num_processors(a.query.device) // tiles, _MAX_PREFIX_PARTS))
 
 
@@ -244,5 +245,5 @@ def _attend_prefixes(
         soft_cap,
         BLOCK_Q=block_q,
         **constants,
-        **early_launch(a.query.device),
+        **launch_options(a.query.device),
     )

@@ -12,14 +12,7 @@ import triton.language as tl
 
 from llm_kernels.triton.attention_kernels import row_of_block
 from llm_kernels.triton.attention_softmax import attend_keys, start_softmax
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def wait_for_earlier(EARLY: tl.constexpr) -> None:
-    """Waits for the kernels before this one, and lets the next one be launched meanwhile."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -105,14 +98,15 @@ def decode_kernel(
     HAS_PREFIX: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """One row, one KV head, one run of its keys. Grid (decode rows, KV heads, splits); row r is token r.
 
     The one query sees every key from `first` on. With HAS_PREFIX the keys before `prefix_lens` are the other
     pass's. A row whose keys are one part is written to `out`, others to `partial`.
     """
-    wait_for_earlier(EARLY)
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
@@ -243,14 +237,15 @@ def prefix_kernel(
     HAS_ALIBI: tl.constexpr,
     HAS_CACHE_SCALES: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """BLOCK_Q rows of a group, one KV head, one run of the keys they share.
 
     Grid (rows // BLOCK_Q + groups, KV heads, parts of the prefix). The keys are found through the table of
     the group's first row. Programs past a group's end do nothing.
     """
-    wait_for_earlier(EARLY)
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     kv_head = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
     index, place = row_of_block(cu_members, 0, num_groups, tl.program_id(0), 1, BLOCK_Q)
@@ -390,13 +385,14 @@ def combine_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_CHUNK: tl.constexpr,
     HAS_PREFIX: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """The parts of one row and head, weighed and summed. Grid (decode rows, query heads, pieces of V).
 
     How many there are follows from the lengths, as in `decode_kernel`. A row of one part is not touched.
     """
-    wait_for_earlier(EARLY)
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     context = tl.load(context_lens + row)

@@ -10,8 +10,9 @@ import triton
 
 from llm_kernels.checks import check_inner_contiguous, check_latent_attention
 from llm_kernels.metadata import AttentionMetadata
-from llm_kernels.triton.attention_arguments import Tile, early_launch, num_processors, padded, precision
+from llm_kernels.triton.attention_arguments import Tile, num_processors, padded, precision
 from llm_kernels.triton.attention_decode import LEAST_KEYS_PER_SPLIT, combine, num_splits, partials
+from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.latent_attention_kernels import latent_decode_kernel, latent_prefill_kernel
 
 
@@ -108,7 +109,7 @@ def _decode(
         LEAST_BLOCKS=least_blocks,
         IS_SPLIT=splits > 1,
         **_constants(out, query, latent_cache, tile),
-        **early_launch(query.device),
+        **launch_options(query.device),
     )
     if splits > 1:
         combine(out, partial, state, metadata.context_lens, tile.block_n, least_blocks, splits)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from llm_kernels.triton.attention_decode_kernels import split_keys, state_of, wait_for_earlier
+from llm_kernels.triton.attention_decode_kernels import split_keys, state_of
 from llm_kernels.triton.attention_kernels import row_of_block
 from llm_kernels.triton.attention_softmax import rows_of, shape_scores
+from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -105,13 +106,14 @@ def latent_decode_kernel(
     LEAST_BLOCKS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """One row, BLOCK_M heads, one run of its keys. Grid (decode rows, blocks of heads, splits).
 
     A row whose keys are one split is written to `out`, others to `partial`.
     """
-    wait_for_earlier(EARLY)
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(2)
     context = tl.load(context_lens + row)
