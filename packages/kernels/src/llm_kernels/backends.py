@@ -1,4 +1,4 @@
-"""How the kinds of back end are declared: torch, its fused attention, C++ on the CPU, Triton on the GPU."""
+"""How the kinds of back end are declared: torch, C++ on the CPU, Triton and CUDA on the GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., object])
 # The interpreter multiplies the bits of bfloat16 in tl.dot (seen with triton 3.7.1).
 _INTERPRETED_DTYPES = frozenset({torch.float32, torch.float16})
 _CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
+_CUDA_DTYPES = frozenset({torch.bfloat16})
 
 
 def torch_backend(function: F) -> Backend[F]:
@@ -53,6 +54,26 @@ def cpp_backend(
     )
 
 
+def cuda_backend(
+    module: str,
+    name: str,
+    accepts: Callable[[torch.dtype, int], bool] | None = None,
+    features: frozenset[str] = PLAIN,
+    dtypes: frozenset[torch.dtype] = _CUDA_DTYPES,
+) -> Backend[Callable[..., Any]]:
+    """A launcher in `llm_kernels.cuda.<module>`: compiled for Hopper and for nothing else."""
+    return Backend(
+        name="cuda",
+        load=lambda: _load_cuda(f"llm_kernels.cuda.{module}", name),
+        devices=frozenset({"cuda"}),
+        dtypes=dtypes,
+        priority=30,
+        accepts=accepts,
+        features=features,
+        is_optional=True,
+    )
+
+
 def triton_backends(
     module: str,
     name: str,
@@ -85,6 +106,12 @@ def triton_backends(
 def _load(module: str, name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
+
+
+def _load_cuda(module: str, name: str) -> Callable[..., Any]:
+    if not torch.cuda.is_available():
+        raise BackendUnavailable("torch sees no CUDA device")
+    return _load(module, name)
 
 
 def _load_triton(module: str, name: str) -> Callable[..., Any]:

@@ -40,6 +40,7 @@ class Backend(Generic[F]):
         priority: Higher is preferred. The torch reference is 0; below 0 is used only when named.
         accepts: Further predicate over (dtype, size).
         features: What it does beyond the plain op; None takes all.
+        is_optional: Whether most machines are expected to do without it: no warning then.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Backend(Generic[F]):
     priority: int = 0
     accepts: Callable[[torch.dtype, int], bool] | None = None
     features: frozenset[str] | None = PLAIN
+    is_optional: bool = False
 
     def takes(
         self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
@@ -125,7 +127,8 @@ class Op(Generic[F]):
             if not isinstance(implementation, BackendUnavailable):
                 _log.debug("%s: back end %s", problem, backend.name)
                 return backend
-            _log.warning("%s: slower without back end %s: %s", problem, backend.name, implementation)
+            level = logging.DEBUG if backend.is_optional else logging.WARNING
+            _log.log(level, "%s: slower without back end %s: %s", problem, backend.name, implementation)
         raise BackendUnavailable(f"no back end for {problem}")
 
     def available(self) -> list[str]:
