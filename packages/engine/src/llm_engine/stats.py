@@ -27,8 +27,13 @@ class EngineStats:
         graph_steps: Steps that replayed a captured graph, on the first rank (total).
         eager_steps: Steps launched kernel by kernel, on the first rank (total).
         failed_steps: Steps that raised; their requests ended with an error (total).
-        host_s: Host time of the steps in seconds, waiting for the device excluded (total).
+        late_steps: Steps handed over after the device had finished all before: it stood idle (total).
+        plan_s: Host time of planning steps in seconds (total).
+        launch_s: Host time of handing steps to the device in seconds (total); 0 on the CPU.
+        result_s: Host time of taking results in, in seconds (total).
+        host_s: Host time of the steps in seconds, waiting for the device excluded (total): the three above.
         wait_s: Time spent waiting for the device in seconds (total); on the CPU, running the model.
+        between_s: Time from one step to the next while work was left, in seconds (total): the front end's.
         uptime_s: Seconds since the core was ready.
     """
 
@@ -51,8 +56,13 @@ class EngineStats:
     graph_steps: int = 0
     eager_steps: int = 0
     failed_steps: int = 0
+    late_steps: int = 0
+    plan_s: float = 0.0
+    launch_s: float = 0.0
+    result_s: float = 0.0
     host_s: float = 0.0
     wait_s: float = 0.0
+    between_s: float = 0.0
     uptime_s: float = 0.0
 
     @property

@@ -82,7 +82,18 @@ class EngineCollector(Collector):
         yield _counter("steps", "Steps finished.", stats.steps)
         yield _counter("graph_steps", "Steps that replayed a CUDA graph.", stats.graph_steps)
         yield _counter("failed_steps", "Steps that raised.", stats.failed_steps)
+        yield _counter(
+            "late_steps", "Steps handed over after the device had run out of work.", stats.late_steps
+        )
         yield _counter("step_host_seconds", "Host time of the steps.", stats.host_s)
+        phases = CounterMetricFamily(
+            f"{PREFIX}_step_phase_seconds", "Host time of the steps, by phase.", labels=["phase"]
+        )
+        phases.add_metric(["plan"], stats.plan_s)
+        phases.add_metric(["launch"], stats.launch_s)
+        phases.add_metric(["result"], stats.result_s)
+        phases.add_metric(["between"], stats.between_s)
+        yield phases
         yield _counter("step_wait_seconds", "Time spent waiting for the device.", stats.wait_s)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from llm_kvcache import KVCache
 from llm_scheduler import RowOutput, Scheduler
 
+from llm_engine.core.step_clock import StepClock
 from llm_engine.stats import EngineStats
 
 
@@ -20,8 +21,8 @@ class Counters:
         self.generated_tokens = 0
         self.steps = 0
         self.failed_steps = 0
-        self.host_s = 0.0
-        self.wait_s = 0.0
+        self.late_steps = 0
+        self.clock = StepClock()
 
     def count_outputs(self, outputs: list[RowOutput]) -> None:
         """Count a finished step."""
@@ -31,6 +32,7 @@ class Counters:
     def snapshot(self, scheduler: Scheduler, cache: KVCache, worker_steps: Mapping[str, int]) -> EngineStats:
         """All counters and gauges, as of now; `worker_steps` as `Worker.step_counts` gives them."""
         queue, blocks = scheduler.stats(), cache.stats()
+        seconds = self.clock.seconds
         return EngineStats(
             running=queue.running,
             waiting=queue.waiting,
@@ -56,7 +58,12 @@ class Counters:
             graph_steps=worker_steps["graph"],
             eager_steps=worker_steps["eager"],
             failed_steps=self.failed_steps,
-            host_s=self.host_s,
-            wait_s=self.wait_s,
+            late_steps=self.late_steps,
+            plan_s=seconds["plan"],
+            launch_s=seconds["launch"],
+            result_s=seconds["result"],
+            host_s=seconds["plan"] + seconds["launch"] + seconds["result"],
+            wait_s=seconds["wait"],
+            between_s=seconds["between"],
             uptime_s=time.monotonic() - self._started_s,
         )

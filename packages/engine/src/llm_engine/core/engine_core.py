@@ -81,12 +81,14 @@ class EngineCore:
             WorkerDied: A rank has ended; the core cannot go on.
             EngineDead: Step after step failed; the core cannot go on.
         """
-        started_s, waited_before_s = time.perf_counter(), self._counters.wait_s
+        clock = self._counters.clock
+        clock.begin()
         outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
-        waited_s = self._counters.wait_s - waited_before_s
-        self._counters.host_s += time.perf_counter() - started_s - waited_s
         refusals, self._refusals = self._refusals, []
-        return StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
+        step = StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
+        clock.lap("result")
+        clock.end(work_left=self._in_flight is not None or self._scheduler.has_work())
+        return step
 
     @property
     def made_progress(self) -> bool:
@@ -113,25 +115,30 @@ class EngineCore:
     # The two loops
 
     def _step_plain(self) -> list[RowOutput]:
-        plan = self._scheduler.schedule()
+        plan = self._plan()
         self._made_progress = plan is not None
         if plan is None:
             return []
         return self._finish(plan, self._submit(plan))
 
     def _step_overlapped(self) -> list[RowOutput]:
-        plan = self._scheduler.schedule()
+        plan = self._plan()
         ahead = None if plan is None else (plan, self._submit(plan))
         self._made_progress = ahead is not None or self._in_flight is not None
         before, self._in_flight = self._in_flight, ahead
         return [] if before is None else self._finish(*before)
 
+    def _plan(self) -> StepPlan | None:
+        plan = self._scheduler.schedule()
+        self._counters.clock.lap("plan")
+        return plan
+
     def _submit(self, plan: StepPlan) -> PendingResult[StepResult]:
         """Hand a plan over. A CPU runs it here and now, which is the device's time and not the host's."""
-        started_s = time.perf_counter()
+        if self._in_flight is not None and self._in_flight[1].done():
+            self._counters.late_steps += 1
         pending: PendingResult[StepResult] = self._executor.submit(plan)
-        if self.info.device == "cpu":
-            self._counters.wait_s += time.perf_counter() - started_s
+        self._counters.clock.lap("wait" if self.info.device == "cpu" else "launch")
         return pending
 
     def _finish(self, plan: StepPlan, pending: PendingResult[StepResult]) -> list[RowOutput]:
@@ -156,11 +163,10 @@ class EngineCore:
             ) from error
 
     def _wait(self, pending: PendingResult[StepResult]) -> StepResult:
-        started_s = time.perf_counter()
         try:
             return pending.result()
         finally:
-            self._counters.wait_s += time.perf_counter() - started_s
+            self._counters.clock.lap("wait")
 
     # Intake
 
