@@ -7,17 +7,27 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend
+from llm_kernels.backends import cuda_backend, torch_backend
 from llm_kernels.reference import linear as reference_linear
 from llm_kernels.registry import Op
 
 _Linear: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
-LINEAR: Op[_Linear] = Op("linear", [torch_backend(reference_linear.linear)], default_size=4096)
+LINEAR: Op[_Linear] = Op(
+    "linear",
+    [
+        torch_backend(reference_linear.linear),
+        cuda_backend("linear", "linear", accepts=lambda _, size: size % 8 == 0),
+    ],
+    default_size=4096,
+)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `x @ weight.T + bias`.
+
+    Which kernel multiplies, and with which tiles, depends on the number of rows: a row's result may differ in
+    its last bits between two batches. The same inputs give the same bits.
 
     Args:
         x: [..., E].

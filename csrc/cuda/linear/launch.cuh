@@ -1,0 +1,106 @@
+// Host side of the weight-streaming kernel: tensor maps, shared memory, the launch. Knows nothing of which plan is best.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/linear/stream_kernel.cuh"
+#include "cuda/linear/tensor_map.h"
+#include "llm_kernels/common.h"
+
+namespace llm_kernels::cuda {
+
+constexpr int kSharedOfSM = 228 * 1024;
+constexpr int kSharedOfBlock = 227 * 1024;
+constexpr int kMostStages = 16;
+
+inline void check_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Raises the limit of shared memory once a device.
+template <class Kernel>
+void allow_shared(Kernel* kernel, std::atomic<std::uint64_t>& done) {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  const std::uint64_t bit = 1ull << (device % 64);
+  if (done.load(std::memory_order_relaxed) & bit) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfBlock),
+             "cudaFuncSetAttribute");
+  done.fetch_or(bit, std::memory_order_relaxed);
+}
+
+inline Epilogue epilogue_of(const LinearArgs& args) {
+  Epilogue epilogue{};
+  epilogue.out = static_cast<__nv_bfloat16*>(args.out);
+  epilogue.out_stride = args.out_stride;
+  epilogue.bias = static_cast<const __nv_bfloat16*>(args.bias);
+  const bool whole_rows = args.scale_kind == LinearScale::kTensor || args.scale_kind == LinearScale::kChannel;
+  epilogue.scale = whole_rows ? args.scale : nullptr;
+  epilogue.scale_stride = args.scale_kind == LinearScale::kChannel;
+  epilogue.num_tokens = args.num_tokens;
+  epilogue.num_rows = args.gate == LinearGate::kNone ? args.out_size : args.out_size / 2;
+  epilogue.gate = args.gate;
+  return epilogue;
+}
+
+template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
+void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
+  using Kernel = StreamKernel<N, Tiles, Gated, Kind, BlockScale>;
+  static std::atomic<std::uint64_t> allowed{0};
+  auto* kernel = stream_kernel<N, Tiles, Gated, Kind, BlockScale>;
+  allow_shared(kernel, allowed);
+
+  constexpr int rows = Gated ? Kernel::kRows / 2 : Kernel::kRows;
+  StreamParams params{};
+  params.epilogue = epilogue_of(args);
+  params.scale = BlockScale ? args.scale : nullptr;
+  params.scale_stride = args.scale_stride;
+  params.num_steps = (args.in_size + Kernel::kColumns - 1) / Kernel::kColumns;
+  params.split = std::min(plan.split, params.num_steps);
+  params.up_row = args.out_size / 2;
+  const int spare = 1024 + 16 * kMostStages;
+  const int budget = std::min(kSharedOfSM / plan.resident - 1024, kSharedOfBlock) - spare;
+  const int steps_of_block = (params.num_steps + params.split - 1) / params.split;
+  params.stages = std::max(1, std::min({budget / Kernel::kStageBytes, steps_of_block, kMostStages}));
+
+  const MapShape weight{args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kFloat8,
+                        rows,        Kernel::kColumns};
+  const MapShape tokens{args.x, args.num_tokens, args.in_size, args.x_stride, false, N, 64};
+  const CUtensorMap weight_map = encode_map(weight), token_map = encode_map(tokens);
+
+  const int num_tiles = (params.epilogue.num_rows + rows - 1) / rows;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(num_tiles * params.split);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = spare + std::max(params.stages * Kernel::kStageBytes, Kernel::kSumBytes);
+  config.stream = args.stream;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = params.split;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = attributes;
+  config.numAttrs = args.dependent ? 2 : 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "linear");
+}
+
+template <int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
+void launch_for_tokens(const LinearArgs& args, const LinearPlan& plan) {
+  if (args.num_tokens <= 8) return launch_stream<8, Tiles, Gated, Kind, BlockScale>(args, plan);
+  if (args.num_tokens <= 16) return launch_stream<16, Tiles, Gated, Kind, BlockScale>(args, plan);
+  if (args.num_tokens <= 32) return launch_stream<32, Tiles, Gated, Kind, BlockScale>(args, plan);
+  // Sums of float8 blocks are held twice: more would not fit into registers.
+  if constexpr (!BlockScale || Tiles <= 2) {
+    if (args.num_tokens <= 64) return launch_stream<64, Tiles, Gated, Kind, BlockScale>(args, plan);
+  }
+  if constexpr ((!BlockScale && Tiles <= 2) || Tiles == 1) {
+    if (args.num_tokens <= 128) return launch_stream<128, Tiles, Gated, Kind, BlockScale>(args, plan);
+  }
+  throw ArgumentError("tiles", "too many for the tokens");
+}
+
+}  // namespace llm_kernels::cuda

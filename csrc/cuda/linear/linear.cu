@@ -1,0 +1,57 @@
+// The launcher of products for few tokens: checks what no kernel takes, and picks plan and family. Knows no kernel.
+
+#include <algorithm>
+
+#include "cuda/linear/families.h"
+#include "llm_kernels/common.h"
+
+namespace llm_kernels::cuda {
+namespace {
+
+constexpr int kMultiprocessors = 132;
+
+void check(const LinearArgs& args) {
+  const int unit = args.weight_kind == LinearWeight::kFloat8 ? 16 : 8;
+  if (args.num_tokens < 1 || args.num_tokens > 128) throw ArgumentError("x_TI", "expected 1 to 128 tokens");
+  if (args.in_size < unit || args.in_size % unit != 0) {
+    throw ArgumentError("weight_OI", "expected I a multiple of " + std::to_string(unit));
+  }
+  const int rows = args.gate == LinearGate::kNone ? 8 : 16;
+  if (args.out_size < rows || args.out_size % rows != 0) {
+    throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
+  }
+  if (args.plan.tiles != 0) {
+    const auto [tiles, split, resident] = args.plan;
+    if (tiles != 1 && tiles != 2 && tiles != 4) throw ArgumentError("tiles", "expected 1, 2 or 4");
+    if (args.gate != LinearGate::kNone && tiles == 1) throw ArgumentError("tiles", "expected 2 or 4");
+    if (split < 1 || split > 8) throw ArgumentError("split", "expected 1 to 8");
+    if (resident < 1 || resident > 4) throw ArgumentError("resident", "expected 1 to 4");
+  }
+}
+
+}  // namespace
+
+LinearPlan plan_linear(const LinearArgs& args) {
+  LinearPlan plan{1, 1, 3};
+  // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
+  plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;
+  if (args.num_tokens > 32) plan.resident = 2;
+  const int blocks = std::max(1, args.out_size / (64 * plan.tiles));
+  const int columns = args.weight_kind == LinearWeight::kFloat8 ? 128 : 64;
+  const int most = std::max(1, std::min(8, args.in_size / (4 * columns)));  // four steps at least
+  while (plan.split * 2 <= most && blocks * plan.split * 2 <= kMultiprocessors * plan.resident) plan.split *= 2;
+  return plan;
+}
+
+void linear(const LinearArgs& args) {
+  check(args);
+  if (args.num_tokens == 0) return;
+  const LinearPlan plan = args.plan.tiles == 0 ? plan_linear(args) : args.plan;
+  if (args.weight_kind == LinearWeight::kBFloat16) {
+    return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);
+  }
+  if (args.gate != LinearGate::kNone) throw ArgumentError("gate", "float8 weights have none here");
+  return args.scale_kind == LinearScale::kBlock ? linear_fp8_block(args, plan) : linear_fp8(args, plan);
+}
+
+}  // namespace llm_kernels::cuda

@@ -1,0 +1,87 @@
+"""Products of few tokens that stream the weights, in CUDA C++ for Hopper: the wrappers of csrc/cuda/linear.
+
+Up to how many tokens is by measurement (docs/performance.md); above that cuBLAS is as fast or faster.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from llm_kernels.cuda.library import invalid, native
+from llm_kernels.ops.activation import ActivationKind
+from llm_kernels.ops.gated_linear import composed
+
+_MOST_TOKENS = 64
+_GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+
+_streamed_linear = native("streamed_linear")
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """CUDA back end of `ops.linear`: bfloat16; torch's (cuBLAS) where the kernels take no such product."""
+    if not _takes(x, weight, bias):
+        return F.linear(x, weight, bias)
+    out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+    streamed(out, x, weight, bias, None, 0)
+    return out
+
+
+def gated_linear(
+    x: torch.Tensor, weight: torch.Tensor, kind: ActivationKind, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """CUDA back end of `ops.gated_linear`; product and activation one by one where no kernel takes both."""
+    inner = weight.shape[0] // 2
+    if inner % 8 != 0 or not _takes(x, weight, bias):
+        return composed(x, weight, kind, bias)
+    out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
+    streamed(out, x, weight, bias, None, _GATES[kind])
+    return out
+
+
+def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether the kernels do this product: few tokens, sizes and addresses the copy engine reads."""
+    if x.ndim != 2 or not 0 < x.shape[0] <= _MOST_TOKENS or weight.dtype != x.dtype:
+        return False
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return False
+    out_size, in_size = weight.shape
+    if out_size % 8 != 0 or in_size % 8 != 0 or out_size == 0 or in_size == 0:
+        return False
+    if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
+        return False
+    return _has_aligned_rows(x) and _has_aligned_rows(weight)
+
+
+def _has_aligned_rows(x: torch.Tensor) -> bool:
+    stride, inner = x.stride()
+    return inner == 1 and (stride * x.element_size()) % 16 == 0 and x.data_ptr() % 16 == 0
+
+
+def streamed(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    gate: int,
+    plan: tuple[int, int, int] = (0, 0, 0),
+) -> None:
+    """One launch into `out`.
+
+    Args:
+        out: [T, O] or, with a gate, [T, O / 2].
+        x: [T, I].
+        weight: [O, I], dtype of `x`, or float8_e4m3fn with a `scale`.
+        bias: [O] or None.
+        scale: float32: one value, [O] or [ceil(O / 128), ceil(I / 128)].
+        gate: 0: none, 1: silu, 2: gelu, 3: gelu_tanh.
+        plan: tiles, split and resident of csrc/include/llm_kernels/cuda/linear.h; zeros: by the shape.
+
+    Raises:
+        InvalidArgument: Shapes, dtypes or addresses that no kernel takes.
+    """
+    try:
+        _streamed_linear(out, x, weight, bias, scale, gate, *plan, True)
+    except ValueError as error:
+        raise invalid(error) from None

@@ -1,0 +1,75 @@
+"""The gated linear op: a fused gate-up projection with its gated activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from llm_kernels.backends import cuda_backend, torch_backend
+from llm_kernels.errors import InvalidArgument
+from llm_kernels.ops.activation import ActivationKind, gated_activation
+from llm_kernels.ops.linear import linear
+from llm_kernels.reference import gated_linear as reference_gated_linear
+from llm_kernels.registry import FLOATS, PLAIN, Backend, Op
+
+_GatedLinear: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, ActivationKind, torch.Tensor | None], torch.Tensor
+]
+
+# What the fused kernels have; the rest is a feature.
+_PLAIN_GATES = frozenset({"silu", "gelu", "gelu_tanh"})
+_ANY_GATE = frozenset({"any_gate"})
+
+
+def composed(
+    x: torch.Tensor, weight: torch.Tensor, kind: ActivationKind, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`ops.linear`, then `ops.gated_activation`, each with its best back end; rounds in between."""
+    gate_up = linear(x, weight, bias)
+    out = torch.empty((x.shape[0], weight.shape[0] // 2), dtype=x.dtype, device=x.device)
+    gated_activation(out, gate_up, kind)
+    return out
+
+
+GATED_LINEAR: Op[_GatedLinear] = Op(
+    "gated_linear",
+    [
+        torch_backend(reference_gated_linear.gated_linear),
+        Backend(name="composed", load=lambda: composed, dtypes=FLOATS, priority=5, features=_ANY_GATE),
+        cuda_backend("linear", "gated_linear", accepts=lambda _, size: size % 8 == 0),
+    ],
+    default_size=4096,
+)
+
+
+def gated_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    kind: ActivationKind = "silu",
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return `act(gate) * up` of `x @ weight.T + bias`, whose first half of the features is the gate.
+
+    Back ends may or may not round the projection to the dtype of `x` before the activation. As with `linear`,
+    a row's result may depend on how many rows there are; the same inputs give the same bits.
+
+    Args:
+        x: [T, E].
+        weight: [2 * I, E], the gate's rows first, dtype of `x`.
+        kind: The function applied to the gate; see `activation`. Not "xielu".
+        bias: [2 * I] or None.
+
+    Returns:
+        [T, I], dtype of `x`.
+
+    Raises:
+        InvalidArgument: Unknown `kind`, or shapes that do not fit.
+    """
+    if x.ndim != 2:
+        raise InvalidArgument("x", f"expected [T, E], got {list(x.shape)}")
+    if weight.ndim != 2 or weight.shape[0] % 2 != 0 or weight.shape[1] != x.shape[1]:
+        raise InvalidArgument("weight", f"expected [2 * I, {x.shape[1]}], got {list(weight.shape)}")
+    features = PLAIN if kind in _PLAIN_GATES else _ANY_GATE
+    return GATED_LINEAR.pick(x.device, x.dtype, x.shape[1], features)(x, weight, kind, bias)

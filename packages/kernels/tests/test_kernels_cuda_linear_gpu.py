@@ -1,0 +1,204 @@
+"""The weight-streaming products in CUDA C++, against float32 on the GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from llm_kernels import ops
+from llm_kernels.errors import InvalidArgument
+from llm_kernels.reference.gated_linear import gated_linear as reference_gated_linear
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no Hopper GPU"
+    ),
+]
+
+BOUND = 5e-3  # of bfloat16 results; the inputs are the same
+TOKENS = (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128)
+SHAPES = ((4096, 1024), (1024, 3072), (192, 4096), (8, 64), (72, 200), (1000, 4096), (24, 8))
+PLANS = [
+    (tiles, split, resident) for tiles, split, resident in itertools.product((1, 2, 4), (1, 2, 3, 8), (1, 3))
+]
+
+
+def _problem(
+    tokens: int, out_size: int, in_size: int, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator(device="cuda").manual_seed(seed + tokens + out_size + in_size)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cuda")
+
+    weight = (draw(out_size, in_size) * in_size**-0.5).bfloat16()
+    return draw(tokens, in_size).bfloat16(), weight, draw(out_size).bfloat16()
+
+
+def _exact(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    product = x.double() @ weight.double().T
+    return product if bias is None else product + bias.double()
+
+
+def _streamed(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    gate: int = 0,
+    plan: tuple[int, int, int] = (0, 0, 0),
+) -> torch.Tensor:
+    from llm_kernels.cuda.linear import streamed
+
+    columns = weight.shape[0] // (2 if gate else 1)
+    out = torch.full((x.shape[0], columns), float("nan"), dtype=torch.bfloat16, device="cuda")
+    streamed(out, x, weight, bias, scale, gate, plan)
+    return out
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_streamed_products_are_those_of_float64(
+    tokens: int, shape: tuple[int, int], relative_error: Callable[..., float]
+) -> None:
+    x, weight, bias = _problem(tokens, *shape)
+    assert relative_error(_streamed(x, weight), _exact(x, weight)) < BOUND
+    assert relative_error(_streamed(x, weight, bias), _exact(x, weight, bias)) < BOUND
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_computes_the_same_product(
+    plan: tuple[int, int, int], relative_error: Callable[..., float]
+) -> None:
+    for tokens in (3, 16, 30, 64):
+        x, weight, bias = _problem(tokens, 1096, 1864)
+        assert relative_error(_streamed(x, weight, bias, plan=plan), _exact(x, weight, bias)) < BOUND
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_gated_products_are_those_of_float32(
+    tokens: int, kind: str, relative_error: Callable[..., float]
+) -> None:
+    gate = {"silu": 1, "gelu": 2, "gelu_tanh": 3}[kind]
+    for shape in ((6144, 1024), (48, 256), (2 * 1000, 4096)):
+        x, weight, bias = _problem(tokens, *shape)
+        expected = reference_gated_linear(x.float(), weight.float(), kind, bias.float())
+        plans = [(0, 0, 0), (2, 2, 3)] + ([(4, 3, 1)] if tokens <= 64 else [])
+        for plan in plans:
+            out = _streamed(x, weight, bias, gate=gate, plan=plan)
+            assert relative_error(out, expected) < 1.5 * BOUND
+
+
+def _float8(out_size: int, in_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights that use all of the range of e4m3, subnormals included, and their float64 values."""
+    generator = torch.Generator(device="cuda").manual_seed(out_size + in_size)
+    codes = torch.randint(0, 256, (out_size, in_size), generator=generator, device="cuda", dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0  # not a number
+    weight = codes.view(torch.float8_e4m3fn)
+    return weight, weight.double()
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "channel", "block"])
+@pytest.mark.parametrize("tokens", [1, 8, 13, 32, 64, 128])
+def test_float8_weights_are_multiplied_exactly(
+    tokens: int, scaling: str, relative_error: Callable[..., float]
+) -> None:
+    for out_size, in_size in ((1024, 3072), (4096, 1024), (200, 144), (72, 16)):
+        weight, values = _float8(out_size, in_size)
+        x = torch.randn(tokens, in_size, device="cuda").bfloat16()
+        shape = {"tensor": (), "channel": (out_size,), "block": (-(-out_size // 128), -(-in_size // 128))}
+        scale = torch.rand(shape[scaling], device="cuda") + 0.5
+        wide = scale[:, None] if scaling == "channel" else scale
+        if scaling == "block":
+            wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:out_size, :in_size]
+        expected = x.double() @ (values * wide).T
+        plans = [(0, 0, 0), (1, 4, 2)] + ([(2, 2, 1)] if tokens <= 64 else [])
+        for plan in plans:
+            assert relative_error(_streamed(x, weight, scale=scale, plan=plan), expected) < BOUND
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 64])
+def test_the_same_inputs_give_the_same_bits_also_from_a_graph(tokens: int) -> None:
+    x, weight, _ = _problem(tokens, 1024, 2048)
+    with ops.use_backend("linear", "cuda"):
+        first = ops.linear(x, weight)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chained = x
+            for _ in range(3):
+                outs = [ops.linear(chained, weight) for _ in range(4)]
+        for _ in range(5):
+            graph.replay()
+            assert all(torch.equal(out, first) for out in outs)
+
+
+def test_chained_products_wait_for_each_other(relative_error: Callable[..., float]) -> None:
+    x, weight, _ = _problem(4, 2048, 2048)
+    graph = torch.cuda.CUDAGraph()
+    ops.linear(x, weight)
+    with torch.cuda.graph(graph):
+        y = x
+        for _ in range(24):
+            y = ops.linear(y, weight)
+    for seed in range(4):
+        x.copy_(
+            torch.randn(x.shape, generator=torch.Generator(device="cuda").manual_seed(seed), device="cuda")
+        )
+        graph.replay()
+        expected = x
+        for _ in range(24):
+            expected = torch.nn.functional.linear(expected.float(), weight.float()).bfloat16()
+        assert relative_error(y, expected) < 0.05
+
+
+def test_views_and_what_the_kernels_do_not_take_go_the_right_way(
+    relative_error: Callable[..., float],
+) -> None:
+    x, weight, bias = _problem(6, 512, 1024)
+    wide = torch.cat([x, x], dim=1)
+    cases = [
+        (wide[:, :1024], weight, bias),
+        (wide[:, 8:1032].clone()[:, :1016], weight[:, :1016].contiguous(), None),
+        (wide[:, 1:1025], weight, bias),  # not aligned: torch's
+        (x, weight[:509], bias[:509]),  # an odd size: torch's
+        (x[:0], weight, bias),
+        (x.view(2, 3, 1024), weight, bias),
+    ]
+    for x_, weight_, bias_ in cases:
+        out = ops.linear(x_, weight_, bias_)
+        expected = _exact(x_, weight_, bias_)
+        assert out.shape == expected.shape
+        assert out.numel() == 0 or relative_error(out, expected) < BOUND
+
+
+@pytest.mark.parametrize("kind", ["silu", "relu2"])
+@pytest.mark.parametrize("tokens", [1, 64, 300])
+def test_the_gated_op_is_the_composed_one_to_rounding(
+    kind: str, tokens: int, relative_error: Callable[..., float]
+) -> None:
+    x, weight, bias = _problem(tokens, 1536, 512)
+    with ops.use_backend("gated_linear", "composed"):
+        expected = ops.gated_linear(x, weight, kind, bias)
+    assert relative_error(ops.gated_linear(x, weight, kind, bias), expected) < 2 * BOUND
+
+
+def test_errors_name_the_field() -> None:
+    x, weight, bias = _problem(4, 64, 128)
+    bad = [
+        ("x_TI", (x.float(), weight)),
+        ("weight_OI", (x, weight[:, :64].contiguous())),
+        ("weight_OI", (x, weight.half())),
+        ("weight_OI", (x[:, :124], weight[:, :124])),
+        ("bias", (x, weight, bias[:32])),
+        ("weight_scale", (x, weight.to(torch.float8_e4m3fn), None, torch.ones(3, device="cuda"))),
+        ("split", (x, weight, None, None, 0, (1, 9, 1))),
+        ("tiles", (x, weight, None, None, 1, (1, 1, 1))),
+    ]
+    for field, arguments in bad:
+        with pytest.raises(InvalidArgument) as error:
+            _streamed(*arguments)
+        assert error.value.field == field
