@@ -7,6 +7,7 @@ from llm_kernels.ops.catalog import available_backends, describe_backends, selec
 from llm_kernels.ops.causal_conv import causal_conv1d
 from llm_kernels.ops.delta_rule import gated_delta_rule
 from llm_kernels.ops.experts import grouped_linear, moe
+from llm_kernels.ops.gated_linear import gated_linear
 from llm_kernels.ops.kv_write import write_kv, write_latent
 from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
@@ -39,6 +40,7 @@ __all__ = [
     "fused_add_rms_norm",
     "gated_activation",
     "gated_delta_rule",
+    "gated_linear",
     "grouped_linear",
     "latent_attention",
     "layer_norm",

@@ -14,6 +14,7 @@ from llm_kernels.ops.attention import PAGED_ATTENTION
 from llm_kernels.ops.causal_conv import CAUSAL_CONV1D
 from llm_kernels.ops.delta_rule import GATED_DELTA_RULE
 from llm_kernels.ops.experts import GROUPED_LINEAR, MOE
+from llm_kernels.ops.gated_linear import GATED_LINEAR
 from llm_kernels.ops.kv_write import WRITE_KV, WRITE_LATENT
 from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
@@ -44,6 +45,7 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         ACTIVATION,
         GATED_ACTIVATION,
         LINEAR,
+        GATED_LINEAR,
         ROUTE_EXPERTS,
         GROUPED_LINEAR,
         MOE,
