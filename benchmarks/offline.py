@@ -1,4 +1,4 @@
-"""Runs W1 to W5 through `llm_engine.LLM` with dummy weights and prints one JSON line a workload.
+"""Runs W1 to W6 through `llm_engine.LLM` with dummy weights and prints one JSON line a workload.
 
 uv run benchmarks/offline.py --shape qwen3-0.6b --out result.json      # on a GPU
 uv run benchmarks/offline.py --shape tiny --scale 0.05                 # on a CPU, in seconds
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_engine import LLM
+    from llm_engine.stats import EngineStats
 
 STARTED = time.perf_counter()  # before the heavy imports: the start-up time counts them
 
@@ -65,6 +66,7 @@ def run_round(llm: "LLM", workload: Workload, index: int) -> float:
 
 def measure(llm: "LLM", workload: Workload) -> dict[str, Any]:
     """The best of the workload's rounds, as a row of the result."""
+    before = llm.stats()
     seconds = [run_round(llm, workload, index) for index in range(workload.rounds)]
     best = min(seconds)
     return {
@@ -75,7 +77,22 @@ def measure(llm: "LLM", workload: Workload) -> dict[str, Any]:
         "output_tokens": workload.num_output_tokens,
         "output_tokens_per_s": round(workload.num_output_tokens / best, 1),
         "input_tokens_per_s": round(workload.num_input_tokens / best, 1),
+        "steps": per_step(before, llm.stats()),
     }
+
+
+def per_step(before: "EngineStats", after: "EngineStats") -> dict[str, Any]:
+    """Steps of all rounds, and the mean host time of one by phase, in milliseconds."""
+    steps = after.steps - before.steps
+    counts = {
+        name: getattr(after, name) - getattr(before, name)
+        for name in ("steps", "graph_steps", "eager_steps", "late_steps")
+    }
+    phases = {
+        name: round(1000 * (getattr(after, name) - getattr(before, name)) / max(steps, 1), 4)
+        for name in ("plan_s", "launch_s", "result_s", "host_s", "wait_s", "between_s")
+    }
+    return {**counts, **{f"{name.removesuffix('_s')}_ms": value for name, value in phases.items()}}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The workloads W1 to W5 of the performance notebook, as prompts and output lengths drawn from a seed.
+"""The workloads W1 to W6 of the performance notebook, as prompts and output lengths drawn from a seed.
 
 They draw the same numbers in the same order as the script that measured the peers.
 """
@@ -72,6 +72,12 @@ def make_workloads(seed: int = 0, scale: float = 1.0) -> dict[str, Workload]:
             prompts=[shared + ids(scaled(64)) for _ in range(scaled(128))],
             output_lengths=[scaled(64)] * scaled(128),
             fresh_prompts=False,
+        ),
+        Workload(
+            name="W6",
+            title="long32000",
+            prompts=[ids(scaled(32_000)) for _ in range(4)],
+            output_lengths=[scaled(128)] * 4,
         ),
     ]
     return {workload.name: workload for workload in every}
