@@ -11,15 +11,19 @@ import torch
 from llm_kernels.errors import UnknownOp
 from llm_kernels.ops.activation import ACTIVATION, GATED_ACTIVATION
 from llm_kernels.ops.attention import PAGED_ATTENTION
+from llm_kernels.ops.attention_input import ROTATE_WRITE_KV
 from llm_kernels.ops.causal_conv import CAUSAL_CONV1D
+from llm_kernels.ops.decode_inputs import PREPARE_DECODE, STORE_TOKENS
 from llm_kernels.ops.delta_rule import GATED_DELTA_RULE
 from llm_kernels.ops.experts import GROUPED_LINEAR, MOE
+from llm_kernels.ops.fp8_linear import FP8_LINEAR, FP8_PRODUCT
 from llm_kernels.ops.gated_linear import GATED_LINEAR
 from llm_kernels.ops.kv_write import WRITE_KV, WRITE_LATENT
 from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
 from llm_kernels.ops.linear_attention import LINEAR_ATTENTION
 from llm_kernels.ops.norm import FUSED_ADD_LAYER_NORM, FUSED_ADD_RMS_NORM, LAYER_NORM, RMS_NORM
+from llm_kernels.ops.quantize_fp8 import GATED_ACTIVATION_FP8, QUANTIZE_FP8, RMS_NORM_FP8
 from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
 from llm_kernels.ops.routing import ROUTE_EXPERTS
@@ -34,6 +38,7 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
     for op in (
         PAGED_ATTENTION,
         WRITE_KV,
+        ROTATE_WRITE_KV,
         LATENT_ATTENTION,
         WRITE_LATENT,
         VARLEN_ATTENTION,
@@ -45,6 +50,11 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         ACTIVATION,
         GATED_ACTIVATION,
         LINEAR,
+        FP8_LINEAR,
+        FP8_PRODUCT,
+        QUANTIZE_FP8,
+        RMS_NORM_FP8,
+        GATED_ACTIVATION_FP8,
         GATED_LINEAR,
         ROUTE_EXPERTS,
         GROUPED_LINEAR,
@@ -56,6 +66,8 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         SELECTIVE_SCAN,
         SSD_SCAN,
         DRAW_TOKENS,
+        PREPARE_DECODE,
+        STORE_TOKENS,
     )
 }
 

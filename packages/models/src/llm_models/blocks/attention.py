@@ -217,6 +217,7 @@ class RunningAttention:
         "_heads",
         "_input",
         "_interleaved",
+        "_is_fused",
         "_kv_heads",
         "_norms",
         "_output",
@@ -260,6 +261,7 @@ class RunningAttention:
         bias = spec.relative_bias
         self._relative_bias = None if bias is None else bias.build(weights, setup, causal=spec.causal)
         self._cache = self._take_cache(setup)
+        self._is_fused = _has_common_form(spec)
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
@@ -273,7 +275,11 @@ class RunningAttention:
             value_TKV = value.view(tokens, self._kv_heads, spec.value_head_size)
         else:
             key_TKD, value_TKV = query_THD[:, :0], query_THD[:, :0]
-        self._prepare(query_THD, key_TKD, value_TKV, step)
+        if self._is_fused and step.packed is None:
+            self._prepare_and_write(query_THD, key_TKD, value_TKV, step)
+        else:
+            self._prepare(query_THD, key_TKD, value_TKV, step)
+            self._write(key_TKD, value_TKV, step)
         out_THV = torch.empty(
             (tokens, self._heads, spec.value_head_size), dtype=x_TE.dtype, device=x_TE.device
         )
@@ -288,6 +294,31 @@ class RunningAttention:
         if self._output_norm is not None:
             self._output_norm.apply(out_TO, out_TO)
         return self._output(out_TO)
+
+    def _prepare_and_write(self, query_THD: Tensor, key_TKD: Tensor, value_TKV: Tensor, step: Step) -> None:
+        """Norms, positions and the write to the cache at once, for the common form."""
+        norms = self._norms
+        key_cache, value_cache = step.caches[self._cache]
+        ops.rotate_write_kv(
+            query_THD,
+            key_TKD,
+            value_TKV,
+            key_cache,
+            value_cache,
+            step.positions,
+            step.metadata[self._cache].slot_mapping,
+            self._cos_sin,
+            query_weight=None if norms is None else norms.query_weight,
+            key_weight=None if norms is None else norms.key_weight,
+            eps=None if norms is None else norms.eps,
+            interleaved=self._interleaved,
+        )
+
+    def _write(self, key_TKD: Tensor, value_TKV: Tensor, step: Step) -> None:
+        if self._has_kv and step.packed is None:
+            key_cache, value_cache = step.caches[self._cache]
+            slots = step.metadata[self._cache].slot_mapping
+            ops.write_kv(key_TKD, value_TKV, key_cache, value_cache, slots)
 
     def _prepare(self, query_THD: Tensor, key_TKD: Tensor, value_TKV: Tensor, step: Step) -> None:
         """Norms, positions and scales, in place."""
@@ -335,8 +366,6 @@ class RunningAttention:
             )
             return
         metadata, (key_cache, value_cache) = step.metadata[self._cache], step.caches[self._cache]
-        if self._has_kv:
-            ops.write_kv(key_TKD, value_TKV, key_cache, value_cache, metadata.slot_mapping)
         ops.paged_attention(
             out_THV,
             query_THD,
@@ -361,19 +390,46 @@ class RunningAttention:
         return setup.attention_caches[setup.layer]
 
 
+def _has_common_form(spec: Attention) -> bool:
+    """Whether `ops.rotate_write_kv` does all that comes between projection and attention."""
+    norm = spec.qk_norm
+    is_plain_norm = norm is None or (
+        norm.over == "head" and not norm.after_rope and norm.norm.kind == "rms" and not norm.norm.bias
+    )
+    return (
+        is_plain_norm
+        and spec.causal
+        and spec.kv_from is None
+        and spec.clip is None
+        and spec.value_norm is None
+        and spec.temperature is None
+        and spec.key_scale == spec.value_scale == 1.0
+    )
+
+
 def _clamp(limit: float, *parts: Tensor) -> None:
     for part in parts:
         part.clamp_(-limit, limit)
 
 
 class _QKNormOp:
-    """The norms of queries and keys, in place."""
+    """The norms of queries and keys, in place.
 
-    __slots__ = ("_key", "_query", "after_rope")
+    Attributes:
+        after_rope: As in `QKNorm`.
+        eps: That of the norms.
+        query_weight: Factors of the queries, if any; one a channel of a head where the norm is over heads.
+        key_weight: Those of the keys.
+    """
+
+    __slots__ = ("_key", "_query", "after_rope", "eps", "key_weight", "query_weight")
 
     def __init__(self, spec: Attention, weights: Weights, setup: Setup) -> None:
         assert spec.qk_norm is not None
         self.after_rope = spec.qk_norm.after_rope
+        self.eps = spec.qk_norm.norm.eps
+        self.query_weight = weights.get("query_norm.weight")
+        self.key_weight = weights.get("key_norm.weight")
         self._query = _HeadsNorm(spec.qk_norm, weights, "query_norm", setup)
         self._key = None if spec.kv_from is not None else _HeadsNorm(spec.qk_norm, weights, "key_norm", setup)
 

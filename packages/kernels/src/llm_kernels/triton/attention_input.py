@@ -1,0 +1,282 @@
+"""Norms of heads, rotation and the write to the paged cache in one Triton launch; knows nothing about models.
+
+A program takes a few heads of one token: of the query (written back), of the key or of the value (written to
+the cache). A head is read once; all arithmetic is float32.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from llm_kernels.attention_input_checks import check_rotate_write_kv
+from llm_kernels.checks import check_inner_contiguous
+from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+
+_FEW_TOKENS = 64
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_and_turn(
+    x: tl.tensor,
+    to: tl.tensor,
+    weight: tl.tensor,
+    table: tl.tensor,
+    inside: tl.tensor,
+    half: tl.tensor,
+    head_size: tl.tensor,
+    eps: tl.tensor,
+    HAS_NORM: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    HALF: tl.constexpr,
+    REST: tl.constexpr,
+) -> None:
+    """Heads from the row pointers `x` to the row pointers `to` (both [HEADS, 1]); `inside` masks heads."""
+    square = tl.zeros(inside.shape, dtype=tl.float32)
+    if HALF > 0:
+        columns = tl.arange(0, HALF)[None, :]
+        is_turned = inside & (columns < half)
+        first, second = columns, half + columns
+        if INTERLEAVED:
+            first, second = 2 * columns, 2 * columns + 1
+        a = tl.load(x + first, mask=is_turned, other=0.0).to(tl.float32)
+        b = tl.load(x + second, mask=is_turned, other=0.0).to(tl.float32)
+        cos = tl.load(table + columns, mask=columns < half, other=0.0).to(tl.float32)
+        sin = tl.load(table + half + columns, mask=columns < half, other=0.0).to(tl.float32)
+        if HAS_NORM:
+            square += tl.sum(a * a + b * b, axis=1)[:, None]
+    if REST > 0:
+        others = 2 * half + tl.arange(0, REST)[None, :]
+        is_other = inside & (others < head_size)
+        rest = tl.load(x + others, mask=is_other, other=0.0).to(tl.float32)
+        if HAS_NORM:
+            square += tl.sum(rest * rest, axis=1)[:, None]
+    factor = tl.rsqrt(square / head_size + eps)
+    if HALF > 0:
+        if HAS_NORM:
+            a *= factor
+            b *= factor
+        if HAS_WEIGHT:
+            a *= tl.load(weight + first, mask=columns < half, other=0.0).to(tl.float32)
+            b *= tl.load(weight + second, mask=columns < half, other=0.0).to(tl.float32)
+        tl.store(to + first, (a * cos - b * sin).to(to.dtype.element_ty), mask=is_turned)
+        tl.store(to + second, (b * cos + a * sin).to(to.dtype.element_ty), mask=is_turned)
+    if REST > 0:
+        if HAS_NORM:
+            rest *= factor
+        if HAS_WEIGHT:
+            rest *= tl.load(weight + others, mask=others < head_size, other=0.0).to(tl.float32)
+        tl.store(to + others, rest.to(to.dtype.element_ty), mask=is_other)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rotate_write_kernel(
+    query: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    positions: tl.tensor,
+    slot_mapping: tl.tensor,
+    cos_sin: tl.tensor,
+    query_weight: tl.tensor,
+    key_weight: tl.tensor,
+    query_stride_token: tl.tensor,
+    query_stride_head: tl.tensor,
+    key_stride_token: tl.tensor,
+    key_stride_head: tl.tensor,
+    value_stride_token: tl.tensor,
+    value_stride_head: tl.tensor,
+    key_cache_stride_block: tl.tensor,
+    key_cache_stride_token: tl.tensor,
+    key_cache_stride_head: tl.tensor,
+    value_cache_stride_block: tl.tensor,
+    value_cache_stride_token: tl.tensor,
+    value_cache_stride_head: tl.tensor,
+    cos_sin_stride: tl.tensor,
+    num_heads: tl.tensor,
+    num_kv_heads: tl.tensor,
+    num_slots: tl.tensor,
+    block_size: tl.tensor,
+    half: tl.tensor,
+    head_size: tl.tensor,
+    value_size: tl.tensor,
+    eps: tl.tensor,
+    HAS_NORM: tl.constexpr,
+    HAS_QUERY_WEIGHT: tl.constexpr,
+    HAS_KEY_WEIGHT: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    REST: tl.constexpr,
+    VALUE: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Grid (tokens, blocks of the query's heads, then of the keys', then of the values')."""
+    let_later_start(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    query_blocks = tl.cdiv(num_heads, HEADS)
+    kv_blocks = tl.cdiv(num_kv_heads, HEADS)
+    part = tl.program_id(1)
+    wait_for_earlier(PDL)
+    if part < query_blocks:
+        heads = (part * HEADS + tl.arange(0, HEADS))[:, None]
+        row = query + token * query_stride_token + heads.to(tl.int64) * query_stride_head
+        table = cos_sin
+        if HALF > 0:
+            table += tl.load(positions + token) * cos_sin_stride
+        _norm_and_turn(
+            row,
+            row,
+            query_weight,
+            table,
+            heads < num_heads,
+            half,
+            head_size,
+            eps,
+            HAS_NORM,
+            HAS_QUERY_WEIGHT,
+            INTERLEAVED,
+            HALF,
+            REST,
+        )
+    else:
+        slot = tl.load(slot_mapping + token)
+        if (slot >= 0) & (slot < num_slots):
+            block = slot // block_size
+            offset = slot % block_size
+            if part < query_blocks + kv_blocks:
+                heads = ((part - query_blocks) * HEADS + tl.arange(0, HEADS))[:, None]
+                wide = heads.to(tl.int64)
+                to = key_cache + block * key_cache_stride_block + offset * key_cache_stride_token
+                table = cos_sin
+                if HALF > 0:
+                    table += tl.load(positions + token) * cos_sin_stride
+                _norm_and_turn(
+                    key + token * key_stride_token + wide * key_stride_head,
+                    to + wide * key_cache_stride_head,
+                    key_weight,
+                    table,
+                    heads < num_kv_heads,
+                    half,
+                    head_size,
+                    eps,
+                    HAS_NORM,
+                    HAS_KEY_WEIGHT,
+                    INTERLEAVED,
+                    HALF,
+                    REST,
+                )
+            else:
+                heads = ((part - query_blocks - kv_blocks) * HEADS + tl.arange(0, HEADS))[:, None]
+                wide = heads.to(tl.int64)
+                columns = tl.arange(0, VALUE)[None, :]
+                inside = (heads < num_kv_heads) & (columns < value_size)
+                row = value + token * value_stride_token + wide * value_stride_head + columns
+                copied = tl.load(row, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
+                to = value_cache + block * value_cache_stride_block + offset * value_cache_stride_token
+                tl.store(to + wide * value_cache_stride_head + columns, copied, mask=inside)
+
+
+def rotate_write_kv(
+    query_THD: torch.Tensor,
+    key_TKD: torch.Tensor,
+    value_TKV: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    cos_sin_cache: torch.Tensor | None,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    eps: float | None,
+    interleaved: bool,
+) -> None:
+    """Triton back end of `ops.rotate_write_kv`; it does not round between its steps."""
+    check_rotate_write_kv(
+        query_THD,
+        key_TKD,
+        value_TKV,
+        key_cache,
+        value_cache,
+        positions,
+        slot_mapping,
+        cos_sin_cache,
+        query_weight,
+        key_weight,
+        eps,
+    )
+    check_inner_contiguous(
+        query_THD=query_THD,
+        key_TKD=key_TKD,
+        value_TKV=value_TKV,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        slot_mapping=slot_mapping,
+        positions=positions,
+    )
+    for field, given in (
+        ("cos_sin_cache", cos_sin_cache),
+        ("query_weight", query_weight),
+        ("key_weight", key_weight),
+    ):
+        if given is not None:
+            check_inner_contiguous(**{field: given})
+    num_tokens, num_heads, head_size = query_THD.shape
+    num_kv_heads, value_size = value_TKV.shape[1:]
+    if num_tokens == 0:
+        return
+    half = 0 if cos_sin_cache is None else cos_sin_cache.shape[1] // 2
+    num_rest = head_size - 2 * half
+    heads = heads_per_program(num_tokens, head_size)
+    parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
+    _rotate_write_kernel[(num_tokens, parts)](
+        query_THD,
+        key_TKD,
+        value_TKV,
+        key_cache,
+        value_cache,
+        positions,
+        slot_mapping,
+        query_THD if cos_sin_cache is None else cos_sin_cache,
+        query_THD if query_weight is None else query_weight,
+        key_TKD if key_weight is None else key_weight,
+        *query_THD.stride()[:2],
+        *key_TKD.stride()[:2],
+        *value_TKV.stride()[:2],
+        *key_cache.stride()[:3],
+        *value_cache.stride()[:3],
+        0 if cos_sin_cache is None else cos_sin_cache.stride(0),
+        num_heads,
+        num_kv_heads,
+        key_cache.shape[0] * key_cache.shape[1],
+        key_cache.shape[1],
+        half,
+        head_size,
+        value_size,
+        0.0 if eps is None else eps,
+        HAS_NORM=eps is not None,
+        HAS_QUERY_WEIGHT=query_weight is not None,
+        HAS_KEY_WEIGHT=key_weight is not None,
+        INTERLEAVED=interleaved,
+        HEADS=heads,
+        HALF=triton.next_power_of_2(half) if half else 0,
+        REST=triton.next_power_of_2(num_rest) if num_rest else 0,
+        VALUE=triton.next_power_of_2(value_size),
+        num_warps=num_warps(heads, head_size),
+        **launch_options(query_THD.device),
+    )
+
+
+def heads_per_program(num_tokens: int, head_size: int) -> int:
+    """One where tokens are few, so that each has many programs; else about 1,024 elements' worth."""
+    if num_tokens <= _FEW_TOKENS:
+        return 1
+    return max(1, min(8, 1024 // triton.next_power_of_2(head_size)))
+
+
+def num_warps(heads: int, head_size: int) -> int:
+    """Warps of a program: eight elements a thread."""
+    return max(1, min(8, heads * triton.next_power_of_2(head_size) // 256))
