@@ -8,6 +8,7 @@ import triton.language as tl
 
 from llm_kernels.checks import check_activation, check_gate_options, check_gated, check_inner_contiguous
 from llm_kernels.errors import InvalidArgument
+from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 _KINDS = {
     "silu": 0,
@@ -108,7 +109,10 @@ def _activation_kernel(
     size: tl.tensor,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -135,7 +139,10 @@ def _gated_kernel(
     LIMIT: tl.constexpr,
     ALPHA: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size
@@ -156,13 +163,22 @@ def activation(out: torch.Tensor, x: torch.Tensor, kind: str, parameters: torch.
     """Triton back end of `ops.activation`."""
     check_activation(out, x, kind, parameters)
     check_inner_contiguous(out=out, x=x)
-    number = _number(kind)
+    number = activation_number(kind)
     num_tokens, size = out.shape
     if num_tokens == 0:
         return
     given = x if parameters is None else parameters.contiguous()
     _activation_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
-        out, x, given, out.stride(0), x.stride(0), size, KIND=number, BLOCK=_BLOCK, num_warps=4
+        out,
+        x,
+        given,
+        out.stride(0),
+        x.stride(0),
+        size,
+        KIND=number,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        **launch_options(x.device),
     )
 
 
@@ -172,7 +188,7 @@ def gated_activation(
     """Triton back end of `ops.gated_activation`."""
     check_gated(out, gate_up)
     check_inner_contiguous(out=out, gate_up=gate_up)
-    number = _number(kind)
+    number = activation_number(kind)
     check_gate_options(kind, limit, alpha)
     num_tokens, size = out.shape
     if num_tokens == 0:
@@ -188,10 +204,12 @@ def gated_activation(
         ALPHA=alpha,
         BLOCK=_BLOCK,
         num_warps=4,
+        **launch_options(out.device),
     )
 
 
-def _number(kind: str) -> int:
+def activation_number(kind: str) -> int:
+    """KIND of `activate`; raises `InvalidArgument` for an unknown name."""
     try:
         return _KINDS[kind]
     except KeyError:

@@ -7,8 +7,10 @@ import triton
 import triton.language as tl
 
 from llm_kernels.checks import check_inner_contiguous, check_layer_norm, check_norm
+from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 _ELEMENTS_PER_PROGRAM = 1024
+_ELEMENTS_PER_THREAD = 8
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,12 +38,26 @@ def _norm_kernel(
     BIAS_DIMS: tl.constexpr,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    let_later_start(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outer = (rows // num_inner).to(tl.int64)[:, None]
     inner = (rows % num_inner).to(tl.int64)[:, None]
     columns = tl.arange(0, SIZE)[None, :]
     inside = (rows < num_rows)[:, None] & (columns < size)
+    # The factors are weights: no kernel of the step writes them. One row for all heads (1), one a head (2),
+    # or none (0).
+    if WEIGHT_DIMS == 1:
+        factor = tl.load(weight + columns, mask=columns < size, other=0.0).to(tl.float32)
+    elif WEIGHT_DIMS == 2:
+        factor = tl.load(weight + inner * weight_stride_inner + columns, mask=inside, other=0.0)
+        factor = factor.to(tl.float32)
+    if BIAS_DIMS == 1:
+        shift = tl.load(bias + columns, mask=columns < size, other=0.0).to(tl.float32)
+    elif BIAS_DIMS == 2:
+        shift = tl.load(bias + inner * bias_stride_inner + columns, mask=inside, other=0.0).to(tl.float32)
+    wait_for_earlier(PDL)
     value = tl.load(x + outer * x_stride_outer + inner * x_stride_inner + columns, mask=inside, other=0.0)
     value = value.to(tl.float32)
     if HAS_RESIDUAL:
@@ -54,17 +70,10 @@ def _norm_kernel(
         mean = tl.sum(value, axis=1)[:, None] / size
         value = tl.where(inside, value - mean, 0.0)
     result = value * tl.rsqrt(tl.sum(value * value, axis=1) / size + eps)[:, None]
-    # One row of factors for all heads (1), one a head (2), or none (0).
-    if WEIGHT_DIMS == 1:
-        result *= tl.load(weight + columns, mask=columns < size, other=0.0).to(tl.float32)
-    elif WEIGHT_DIMS == 2:
-        result *= tl.load(weight + inner * weight_stride_inner + columns, mask=inside, other=0.0).to(
-            tl.float32
-        )
-    if BIAS_DIMS == 1:
-        result += tl.load(bias + columns, mask=columns < size, other=0.0).to(tl.float32)
-    elif BIAS_DIMS == 2:
-        result += tl.load(bias + inner * bias_stride_inner + columns, mask=inside, other=0.0).to(tl.float32)
+    if WEIGHT_DIMS > 0:
+        result *= factor
+    if BIAS_DIMS > 0:
+        result += shift
     at = out + outer * out_stride_outer + inner * out_stride_inner + columns
     tl.store(at, result.to(out.dtype.element_ty), mask=inside)
 
@@ -145,8 +154,14 @@ def _launch(
         BIAS_DIMS=0 if bias is None else bias.ndim,
         ROWS=rows,
         SIZE=padded,
-        num_warps=4 if padded <= 4096 else 8,
+        num_warps=num_warps(rows, padded),
+        **launch_options(x.device),
     )
+
+
+def num_warps(rows: int, padded: int) -> int:
+    """Warps of a program over so many rows of a (padded) size: as many as keep each thread's share small."""
+    return max(1, min(16, rows * padded // (32 * _ELEMENTS_PER_THREAD)))
 
 
 def _strides(x: torch.Tensor) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from llm_kernels.checks import check_inner_contiguous, check_rope
+from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 _HEADS = 8
 
@@ -57,7 +58,10 @@ def _rotary_kernel(
     INTERLEAVED: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     token = tl.program_id(0).to(tl.int64)
     head_block = tl.program_id(1)
     table = cos_sin + tl.load(positions + token) * cos_sin_stride
@@ -128,4 +132,5 @@ def rotary_embedding(
         HEADS=_HEADS,
         HALF=triton.next_power_of_2(half),
         num_warps=2,
+        **launch_options(query_THD.device),
     )
