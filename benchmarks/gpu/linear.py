@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from llm_kernels.cuda import linear as cuda_linear
+from llm_kernels.cuda.linear import BY_SHAPE, Plan, streamed
 
 READ_BYTES_PER_S = 4.27e12
 L2_BYTES = 60e6
@@ -30,7 +30,6 @@ SHAPES = {
     "8b down": (4096, 12288),
     "8b head": (151936, 4096),
 }
-AUTO = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,7 @@ def time_us(call: Callable[[int], object], calls: int, rounds: int = 5) -> float
     return sorted(times)[rounds // 2]
 
 
-def plans(
-    out_size: int, in_size: int, columns: int, tokens: int, gated: bool
-) -> Iterator[tuple[int, int, int]]:
+def plans(out_size: int, in_size: int, columns: int, tokens: int, gated: bool) -> Iterator[Plan]:
     """The plans worth a try: enough blocks, and not several rounds of blocks for the sake of a split."""
     for tiles in (1, 2, 4):
         if (gated and tiles == 1) or (tiles == 4 and tokens > 64):
@@ -81,7 +78,11 @@ def plans(
             if blocks * split < 90 and split < 8:
                 continue
             for resident in (1, 2, 3):
-                yield tiles, split, resident
+                yield tiles, split, resident, 0, 0
+    if tokens == 1 and columns == 64:
+        for rows, unroll in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (6, 4)):
+            if not (gated and rows % 2):
+                yield 0, 0, 0, rows, unroll
 
 
 def copies_of(out_size: int, in_size: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -123,13 +124,13 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
         scale = torch.rand(-(-out_size // 128), -(-in_size // 128), device="cuda")
     out = torch.empty(tokens, out_size // (2 if gate else 1), dtype=x.dtype, device="cuda")
 
-    def ours(plan: tuple[int, int, int]) -> Timing:
+    def ours(plan: Plan) -> Timing:
         def call(i: int) -> None:
-            cuda_linear.streamed(out, x, weights[i % len(weights)], None, scale, gate, plan)
+            streamed(out, x, weights[i % len(weights)], None, scale, gate, plan)
 
-        return timing("ours" if plan == AUTO else "ours {} {} {}".format(*plan), call)
+        return timing("ours" if plan == BY_SHAPE else "ours {}/{}/{} {}x{}".format(*plan), call)
 
-    found.append(ours(AUTO))
+    found.append(ours(BY_SHAPE))
     if options.sweep:
         columns = 128 if is_float8 else 64
         swept = [
@@ -146,7 +147,7 @@ def _torch_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def _fits(plan: tuple[int, int, int], tokens: int, scale: torch.Tensor | None) -> bool:
+def _fits(plan: Plan, tokens: int, scale: torch.Tensor | None) -> bool:
     """Whether there is a kernel with the plan's tiles for so many tokens."""
     if scale is None:
         return True

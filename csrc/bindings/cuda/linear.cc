@@ -45,7 +45,8 @@ void set_scale(kernels::LinearArgs& args, const TensorView& scale) {
 }
 
 void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> bias,
-                         Optional<TensorView> scale, int gate, int tiles, int split, int resident, bool dependent) {
+                         Optional<TensorView> scale, int gate, int tiles, int split, int resident, int rows, int unroll,
+                         bool dependent) {
   guarded([&] {
     check_shape("x_TI", x, {-1, -1});
     check_shape("weight_OI", weight, {-1, -1});
@@ -67,7 +68,7 @@ void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Option
     args.out_size = static_cast<std::int32_t>(out_size);
     args.in_size = static_cast<std::int32_t>(weight.size(1));
     args.gate = static_cast<kernels::LinearGate>(gate);
-    args.plan = {tiles, split, resident};
+    args.plan = {tiles, split, resident, rows, unroll};
     args.dependent = dependent;
     if (scale.has_value()) {
       if (!is_dtype(weight, kDLFloat8_e4m3fn, 8)) throw ArgumentError("weight_OI", "expected float8_e4m3fn");

@@ -18,16 +18,9 @@ struct Epilogue {
   int num_tokens, num_rows;  // of the output
   LinearGate gate;
 
-  __device__ float2 scaled(int row, float2 sums) const {
-    if (scale != nullptr) {
-      sums.x *= scale[row * scale_stride];
-      sums.y *= scale[(row + 1) * scale_stride];
-    }
-    if (bias != nullptr) {
-      sums.x += __bfloat162float(bias[row]);
-      sums.y += __bfloat162float(bias[row + 1]);
-    }
-    return sums;
+  __device__ float scaled(int row, float sum) const {
+    if (scale != nullptr) sum *= scale[row * scale_stride];
+    return bias == nullptr ? sum : sum + __bfloat162float(bias[row]);
   }
 
   __device__ float activated(float gate_value) const {
@@ -37,18 +30,27 @@ struct Epilogue {
     return 0.5f * gate_value * (1.0f + tanhf(inner));
   }
 
-  __device__ void store_pair(int token, int row, float2 value) const {
-    *reinterpret_cast<__nv_bfloat162*>(out + token * out_stride + row) = __floats2bfloat162_rn(value.x, value.y);
+  // The output of row `row`, of which the gate's and the up half's sums are given; that starts at `up_row` of W.
+  __device__ float gated(int row, float gate_sum, float up_sum, int up_row) const {
+    return activated(scaled(row, gate_sum)) * scaled(up_row + row, up_sum);
   }
 
   // Rows `row` and `row + 1` of one token.
-  __device__ void store(int token, int row, float2 sums) const { store_pair(token, row, scaled(row, sums)); }
-
-  // The same of the gate's rows, with the up half's sums, whose first row in W is `up_row`.
+  __device__ void store(int token, int row, float2 sums) const {
+    store_pair(token, row, scaled(row, sums.x), scaled(row + 1, sums.y));
+  }
   __device__ void store_gated(int token, int row, float2 gates, float2 ups, int up_row) const {
-    gates = scaled(row, gates);
-    ups = scaled(up_row + row, ups);
-    store_pair(token, row, {activated(gates.x) * ups.x, activated(gates.y) * ups.y});
+    store_pair(token, row, gated(row, gates.x, ups.x, up_row), gated(row + 1, gates.y, ups.y, up_row));
+  }
+
+  // One row of the only token.
+  __device__ void store_one(int row, float sum) const { out[row] = __float2bfloat16_rn(scaled(row, sum)); }
+  __device__ void store_gated_one(int row, float gate_sum, float up_sum, int up_row) const {
+    out[row] = __float2bfloat16_rn(gated(row, gate_sum, up_sum, up_row));
+  }
+
+  __device__ void store_pair(int token, int row, float first, float second) const {
+    *reinterpret_cast<__nv_bfloat162*>(out + token * out_stride + row) = __floats2bfloat162_rn(first, second);
   }
 };
 

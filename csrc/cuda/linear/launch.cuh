@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <stdexcept>
-#include <string>
 
+#include "cuda/linear/host.h"
 #include "cuda/linear/stream_kernel.cuh"
 #include "cuda/linear/tensor_map.h"
 #include "llm_kernels/common.h"
@@ -15,10 +14,6 @@ namespace llm_kernels::cuda {
 constexpr int kSharedOfSM = 228 * 1024;
 constexpr int kSharedOfBlock = 227 * 1024;
 constexpr int kMostStages = 16;
-
-inline void check_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
-}
 
 // Raises the limit of shared memory once a device.
 template <class Kernel>
@@ -30,20 +25,6 @@ void allow_shared(Kernel* kernel, std::atomic<std::uint64_t>& done) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfBlock),
              "cudaFuncSetAttribute");
   done.fetch_or(bit, std::memory_order_relaxed);
-}
-
-inline Epilogue epilogue_of(const LinearArgs& args) {
-  Epilogue epilogue{};
-  epilogue.out = static_cast<__nv_bfloat16*>(args.out);
-  epilogue.out_stride = args.out_stride;
-  epilogue.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  const bool whole_rows = args.scale_kind == LinearScale::kTensor || args.scale_kind == LinearScale::kChannel;
-  epilogue.scale = whole_rows ? args.scale : nullptr;
-  epilogue.scale_stride = args.scale_kind == LinearScale::kChannel;
-  epilogue.num_tokens = args.num_tokens;
-  epilogue.num_rows = args.gate == LinearGate::kNone ? args.out_size : args.out_size / 2;
-  epilogue.gate = args.gate;
-  return epilogue;
 }
 
 template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
@@ -77,14 +58,9 @@ void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = spare + std::max(params.stages * Kernel::kStageBytes, Kernel::kSumBytes);
   config.stream = args.stream;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = params.split;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = args.dependent ? 2 : 1;
+  LaunchAttributes attributes(params.split, args.dependent);
+  config.attrs = attributes.values;
+  config.numAttrs = attributes.count;
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "linear");
 }
 

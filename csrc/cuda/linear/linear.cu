@@ -20,8 +20,12 @@ void check(const LinearArgs& args) {
   if (args.out_size < rows || args.out_size % rows != 0) {
     throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
   }
-  if (args.plan.tiles != 0) {
-    const auto [tiles, split, resident] = args.plan;
+  if (args.plan.rows != 0) {
+    if (args.num_tokens != 1 || args.weight_kind != LinearWeight::kBFloat16 || args.in_size > 24576) {
+      throw ArgumentError("rows", "expected one token, bfloat16 and I up to 24,576");
+    }
+  } else if (args.plan.tiles != 0) {
+    const int tiles = args.plan.tiles, split = args.plan.split, resident = args.plan.resident;
     if (tiles != 1 && tiles != 2 && tiles != 4) throw ArgumentError("tiles", "expected 1, 2 or 4");
     if (args.gate != LinearGate::kNone && tiles == 1) throw ArgumentError("tiles", "expected 2 or 4");
     if (split < 1 || split > 8) throw ArgumentError("split", "expected 1 to 8");
@@ -32,7 +36,7 @@ void check(const LinearArgs& args) {
 }  // namespace
 
 LinearPlan plan_linear(const LinearArgs& args) {
-  LinearPlan plan{1, 1, 3};
+  LinearPlan plan{1, 1, 3, 0, 0};
   // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
   plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;
   if (args.num_tokens > 32) plan.resident = 2;
@@ -46,7 +50,9 @@ LinearPlan plan_linear(const LinearArgs& args) {
 void linear(const LinearArgs& args) {
   check(args);
   if (args.num_tokens == 0) return;
-  const LinearPlan plan = args.plan.tiles == 0 ? plan_linear(args) : args.plan;
+  const bool planned = args.plan.tiles != 0 || args.plan.rows != 0;
+  const LinearPlan plan = planned ? args.plan : plan_linear(args);
+  if (plan.rows != 0) return linear_row(args, plan);
   if (args.weight_kind == LinearWeight::kBFloat16) {
     return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);
   }

@@ -21,9 +21,9 @@ pytestmark = [
 BOUND = 5e-3  # of bfloat16 results; the inputs are the same
 TOKENS = (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128)
 SHAPES = ((4096, 1024), (1024, 3072), (192, 4096), (8, 64), (72, 200), (1000, 4096), (24, 8))
-PLANS = [
-    (tiles, split, resident) for tiles, split, resident in itertools.product((1, 2, 4), (1, 2, 3, 8), (1, 3))
-]
+PLANS = [(*sizes, 0, 0) for sizes in itertools.product((1, 2, 4), (1, 2, 3, 8), (1, 3))]
+ROW_PLANS = [(0, 0, 0, *sizes) for sizes in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (6, 4))]
+BY_SHAPE = (0, 0, 0, 0, 0)
 
 
 def _problem(
@@ -49,7 +49,7 @@ def _streamed(
     bias: torch.Tensor | None = None,
     scale: torch.Tensor | None = None,
     gate: int = 0,
-    plan: tuple[int, int, int] = (0, 0, 0),
+    plan: tuple[int, ...] = BY_SHAPE,
 ) -> torch.Tensor:
     from llm_kernels.cuda.linear import streamed
 
@@ -71,11 +71,24 @@ def test_streamed_products_are_those_of_float64(
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_plan_computes_the_same_product(
-    plan: tuple[int, int, int], relative_error: Callable[..., float]
+    plan: tuple[int, ...], relative_error: Callable[..., float]
 ) -> None:
     for tokens in (3, 16, 30, 64):
         x, weight, bias = _problem(tokens, 1096, 1864)
         assert relative_error(_streamed(x, weight, bias, plan=plan), _exact(x, weight, bias)) < BOUND
+
+
+@pytest.mark.parametrize("plan", ROW_PLANS)
+def test_the_kernels_of_one_token_compute_the_same_product(
+    plan: tuple[int, ...], relative_error: Callable[..., float]
+) -> None:
+    for out_size, in_size in ((1024, 1024), (1000, 3072), (8, 72), (4096, 4096), (264, 12288)):
+        x, weight, bias = _problem(1, out_size, in_size)
+        assert relative_error(_streamed(x, weight, plan=plan), _exact(x, weight)) < BOUND
+        assert relative_error(_streamed(x, weight, bias, plan=plan), _exact(x, weight, bias)) < BOUND
+        if plan[3] % 2 == 0 and out_size % 16 == 0:
+            expected = reference_gated_linear(x.float(), weight.float(), "silu", bias.float())
+            assert relative_error(_streamed(x, weight, bias, gate=1, plan=plan), expected) < 1.5 * BOUND
 
 
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])
@@ -87,7 +100,7 @@ def test_gated_products_are_those_of_float32(
     for shape in ((6144, 1024), (48, 256), (2 * 1000, 4096)):
         x, weight, bias = _problem(tokens, *shape)
         expected = reference_gated_linear(x.float(), weight.float(), kind, bias.float())
-        plans = [(0, 0, 0), (2, 2, 3)] + ([(4, 3, 1)] if tokens <= 64 else [])
+        plans = [BY_SHAPE, (2, 2, 3, 0, 0)] + ([(4, 3, 1, 0, 0)] if tokens <= 64 else [])
         for plan in plans:
             out = _streamed(x, weight, bias, gate=gate, plan=plan)
             assert relative_error(out, expected) < 1.5 * BOUND
@@ -116,7 +129,7 @@ def test_float8_weights_are_multiplied_exactly(
         if scaling == "block":
             wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:out_size, :in_size]
         expected = x.double() @ (values * wide).T
-        plans = [(0, 0, 0), (1, 4, 2)] + ([(2, 2, 1)] if tokens <= 64 else [])
+        plans = [BY_SHAPE, (1, 4, 2, 0, 0)] + ([(2, 2, 1, 0, 0)] if tokens <= 64 else [])
         for plan in plans:
             assert relative_error(_streamed(x, weight, scale=scale, plan=plan), expected) < BOUND
 
@@ -195,8 +208,9 @@ def test_errors_name_the_field() -> None:
         ("weight_OI", (x[:, :124], weight[:, :124])),
         ("bias", (x, weight, bias[:32])),
         ("weight_scale", (x, weight.to(torch.float8_e4m3fn), None, torch.ones(3, device="cuda"))),
-        ("split", (x, weight, None, None, 0, (1, 9, 1))),
-        ("tiles", (x, weight, None, None, 1, (1, 1, 1))),
+        ("split", (x, weight, None, None, 0, (1, 9, 1, 0, 0))),
+        ("rows", (x, weight, None, None, 0, (0, 0, 0, 1, 8))),
+        ("tiles", (x, weight, None, None, 1, (1, 1, 1, 0, 0))),
     ]
     for field, arguments in bad:
         with pytest.raises(InvalidArgument) as error:

@@ -11,12 +11,15 @@ enum class LinearWeight : std::int32_t { kBFloat16, kFloat8 };  // float8: e4m3
 enum class LinearScale : std::int32_t { kNone, kTensor, kChannel, kBlock };  // block: 128 x 128
 enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 
-// How a product is cut: a block of the grid owns `tiles` * 64 rows of W and one of `split` parts of I; the blocks of a
-// cluster add up their parts through each other's shared memory, in a fixed order. `resident`: blocks an SM shall hold.
+// How a product is cut. Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and
+// one of `split` parts of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed
+// order. Of one token (rows > 0, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
 struct LinearPlan {
   std::int32_t tiles;     // 1, 2, 4
   std::int32_t split;     // 1 to 8
-  std::int32_t resident;  // 1 to 4
+  std::int32_t resident;  // 1 to 4: the blocks an SM shall hold
+  std::int32_t rows;
+  std::int32_t unroll;
 };
 
 // Strides in elements. I is a multiple of 8 (float8: 16), O of 8; rows start at multiples of 16 bytes; T <= 128.

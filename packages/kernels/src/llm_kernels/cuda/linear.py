@@ -5,12 +5,18 @@ Up to how many tokens is by measurement (docs/performance.md); above that cuBLAS
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 import torch.nn.functional as F
 
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.ops.gated_linear import composed
+
+Plan: TypeAlias = tuple[int, int, int, int, int]
+"""tiles, split, resident, rows and unroll of csrc/include/llm_kernels/cuda/linear.h."""
+BY_SHAPE: Plan = (0, 0, 0, 0, 0)
 
 _MOST_TOKENS = 64
 _GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -65,7 +71,7 @@ def streamed(
     bias: torch.Tensor | None,
     scale: torch.Tensor | None,
     gate: int,
-    plan: tuple[int, int, int] = (0, 0, 0),
+    plan: Plan = BY_SHAPE,
 ) -> None:
     """One launch into `out`.
 
@@ -76,7 +82,7 @@ def streamed(
         bias: [O] or None.
         scale: float32: one value, [O] or [ceil(O / 128), ceil(I / 128)].
         gate: 0: none, 1: silu, 2: gelu, 3: gelu_tanh.
-        plan: tiles, split and resident of csrc/include/llm_kernels/cuda/linear.h; zeros: by the shape.
+        plan: How the product is cut; for measurements and tests.
 
     Raises:
         InvalidArgument: Shapes, dtypes or addresses that no kernel takes.
