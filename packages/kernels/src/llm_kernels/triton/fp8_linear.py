@@ -1,0 +1,115 @@
+"""Linear layers with e4m3 weights on the GPU: activations are quantized, and e4m3 multiplies e4m3.
+
+Scales a token and an output go to torch's product where it takes the problem; blocks of scales, other number
+formats and odd sizes go to a Triton kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from llm_kernels.checks import check_inner_contiguous
+from llm_kernels.fp8_format import E4M3, check_contiguous, num_groups
+from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
+from llm_kernels.triton.fp8_linear_kernels import scaled_product_kernel
+from llm_kernels.triton.quantize_fp8 import quantize_fp8
+
+# torch's product wants both sizes of the weight to be multiples of this.
+_TORCH_MULTIPLE = 16
+
+
+def fp8_linear(
+    x_TI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    input_scale: torch.Tensor | None,
+) -> torch.Tensor:
+    """Triton back end of `ops.fp8_linear`."""
+    check_fp8_linear(x_TI, weight_OI, weight_scale, bias_O, input_scale)
+    check_inner_contiguous(x_TI=x_TI)
+    values_TI = torch.empty(x_TI.shape, dtype=E4M3, device=x_TI.device)
+    scales_TG = empty_scales(x_TI.shape[0], x_TI.shape[1], weight_scale)
+    quantize_fp8(values_TI, scales_TG, x_TI, input_scale)
+    return fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, x_TI.dtype)
+
+
+def fp8_product(
+    values_TI: torch.Tensor,
+    scales_TG: torch.Tensor,
+    weight_OI: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Triton back end of `ops.fp8_product`."""
+    check_fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O)
+    check_contiguous("values_TI", values_TI)
+    check_contiguous("weight_OI", weight_OI)
+    if weight_scale.ndim == 0:
+        weight_scale = weight_scale.expand(weight_OI.shape[0])
+    if values_TI.is_cuda and weight_scale.ndim == 1 and _torch_takes(values_TI, weight_OI, dtype):
+        return torch._scaled_mm(
+            values_TI,
+            weight_OI.t(),
+            scale_a=scales_TG,
+            scale_b=weight_scale.contiguous()[None, :],
+            bias=bias_O,
+            out_dtype=dtype,
+            use_fast_accum=True,
+        )
+    return _product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
+
+
+def empty_scales(tokens: int, size: int, weight_scale: torch.Tensor) -> torch.Tensor:
+    """Room for the scales of activations that go with a weight: [T, 1] or [T, G], tokens side by side."""
+    groups = num_groups(size) if weight_scale.ndim == 2 else 1
+    return torch.empty((groups, tokens), dtype=torch.float32, device=weight_scale.device).t()
+
+
+def _torch_takes(values_TI: torch.Tensor, weight_OI: torch.Tensor, dtype: torch.dtype) -> bool:
+    outputs, inputs = weight_OI.shape
+    is_even = outputs % _TORCH_MULTIPLE == 0 and inputs % _TORCH_MULTIPLE == 0
+    return is_even and dtype == torch.bfloat16 and values_TI.shape[0] > 0
+
+
+def _product(
+    values_TI: torch.Tensor,
+    scales_TG: torch.Tensor,
+    weight_OI: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    (tokens, inputs), outputs = values_TI.shape, weight_OI.shape[0]
+    out_TO = torch.empty((tokens, outputs), dtype=dtype, device=values_TI.device)
+    if out_TO.numel() == 0:
+        return out_TO
+    block_m = min(128, max(16, triton.next_power_of_2(tokens)))
+    block_n = 128
+    tiles = triton.cdiv(tokens, block_m) * triton.cdiv(outputs, block_n)
+    scaled_product_kernel[(tiles,)](
+        out_TO,
+        values_TI,
+        weight_OI,
+        scales_TG,
+        weight_scale,
+        weight_scale if bias_O is None else bias_O,
+        tokens,
+        outputs,
+        inputs,
+        *scales_TG.stride(),
+        *(weight_scale.stride() if weight_scale.ndim == 2 else (weight_scale.stride(0), 0)),
+        TOKEN_GROUPS=scales_TG.shape[1] > 1,
+        BLOCK_SCALES=weight_scale.ndim == 2,
+        HAS_BIAS=bias_O is not None,
+        EVEN_K=inputs % 128 == 0,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_K=128,
+        GROUP_M=8,
+        num_warps=8 if block_m == 128 else 4,
+        num_stages=4 if block_m == 128 else 6,
+    )
+    return out_TO
