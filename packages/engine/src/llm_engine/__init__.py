@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from llm_engine.start_profile import StartProfile  # isort: skip - first: it notes when imports began
 from llm_engine.errors import (
     ContextLengthExceeded,
     EngineBusy,
@@ -44,6 +45,7 @@ __all__ = [
     "RewardOutput",
     "SamplingParams",
     "ScoreOutput",
+    "StartProfile",
     "StartupError",
     "TokenLogprobs",
     "TokensPrompt",

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import os
+import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from llm_engine.outputs import RequestDelta
 from llm_engine.prompts import Conversation, Prompt, TokensPrompt, chat_to_tokens, to_tokens
 from llm_engine.request_builder import RequestBuilder
 from llm_engine.sampling_params import SamplingParams
+from llm_engine.start_profile import StartProfile, StartRecorder, build_profile, now_s
 from llm_engine.stats import EngineStats
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +38,15 @@ def _ready_tokenizer(path: Path) -> Tokenizer:
     tokenizer = Tokenizer.from_file(path)
     tokenizer.encode("ready")
     return tokenizer
+
+
+def _profile_of(begun_s: float, info: CoreInfo) -> StartProfile:
+    """The phases of this process, and within them those of the core's."""
+    recorder = StartRecorder()
+    recorder.add_process(begun_s)
+    recorder.add("core process", begun_s, now_s())
+    recorder.extend(info.start_spans, begun_s)
+    return build_profile(recorder.spans)
 
 
 class AsyncLLM:
@@ -55,11 +66,13 @@ class AsyncLLM:
         client: ProcessClient,
         tokenizer: Tokenizer | None,
         info: CoreInfo,
+        start_profile: StartProfile,
     ) -> None:
         self._options = options
         self._client = client
         self._tokenizer = tokenizer
         self._info = info
+        self._start_profile = start_profile
         self._builder = RequestBuilder(tokenizer, info, options.seed)
         self._processor = OutputProcessor(tokenizer, info.block_size if info.prefix_caching else None)
         self._by_request_id: dict[str, set[LiveRequest]] = {}
@@ -80,6 +93,7 @@ class AsyncLLM:
         Raises:
             StartupError: The core could not start; one line says why.
         """
+        begun_s = now_s()
         client = ProcessClient()
         try:
             client.start(options)
@@ -97,7 +111,10 @@ class AsyncLLM:
         except BaseException:
             client.kill()
             raise
-        return cls(options, client, tokenizer, info)
+        profile = _profile_of(begun_s, info)
+        if options.profile_start:
+            sys.stderr.write(profile.table() + "\n")
+        return cls(options, client, tokenizer, info, profile)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -109,6 +126,11 @@ class AsyncLLM:
         if self._tokenizer is None:
             raise InvalidRequest("prompt", "must be token ids: the model has no tokenizer")
         return self._tokenizer
+
+    @property
+    def start_profile(self) -> StartProfile:
+        """Where the seconds went from the start of this process until the engine was ready."""
+        return self._start_profile
 
     @property
     def default_sampling_params(self) -> SamplingParams:

@@ -1,5 +1,6 @@
 """Owns the offline front end: whole batches through a core in this process; knows nothing of asyncio."""
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from llm_engine.pooling_outputs import ClassificationOutput, EmbeddingOutput, Re
 from llm_engine.prompts import Conversation, Prompt, TokensPrompt, chat_to_tokens, to_tokens
 from llm_engine.request_builder import RequestBuilder
 from llm_engine.sampling_params import SamplingParams
+from llm_engine.start_profile import StartProfile, StartRecorder, build_profile, now_s
 from llm_engine.stats import EngineStats
 
 
@@ -49,14 +51,18 @@ class LLM:
     """
 
     def __init__(self, model: str, **options: Any) -> None:  # noqa: ANN401 - checked by EngineOptions
+        recorder = StartRecorder()
+        recorder.add_process(now_s())
         self._options = EngineOptions.from_mapping({"model": model, **options})
-        with as_startup_errors():
+        with as_startup_errors(), recorder.span("model files"):
             self._files = resolve(
                 model, offline=self._options.offline, allow_pickle=self._options.allow_pickle
             )
             only_pools = is_pooling(self._files)
         self._client: InProcessClient | PoolingClient = (
-            PoolingClient(self._options, self._files) if only_pools else InProcessClient(self._options)
+            PoolingClient(self._options, self._files)
+            if only_pools
+            else InProcessClient(self._options, recorder)
         )
         self._pooler: Pooler | None = None
         info = self._client.info
@@ -65,6 +71,10 @@ class LLM:
         self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
         self._processor = OutputProcessor(self._tokenizer, info.block_size if info.prefix_caching else None)
         self._num_requests = 0
+        recorder.add("ready", now_s(), now_s())
+        self._start_profile = build_profile(recorder.spans)
+        if self._options.profile_start:
+            sys.stderr.write(self._start_profile.table() + "\n")
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -76,6 +86,11 @@ class LLM:
         if self._tokenizer is None:
             raise InvalidRequest("prompt", "must be token ids: the model has no tokenizer")
         return self._tokenizer
+
+    @property
+    def start_profile(self) -> StartProfile:
+        """Where the seconds went from the start of this process until the engine was ready."""
+        return self._start_profile
 
     @property
     def default_sampling_params(self) -> SamplingParams:

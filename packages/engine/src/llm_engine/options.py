@@ -114,6 +114,14 @@ class EngineOptions:
         "ends in .gz. It holds the token ids of all prompts and outputs.",
     )
     threads: int | None = _option(None, "CPU threads of the core; by default torch's choice.")
+    kernel_cache: str | None = _option(
+        None,
+        "Folder that keeps compiled Triton kernels for later starts; by default what TRITON_CACHE_DIR names, "
+        "else llm-stack/triton in the user's cache folder.",
+    )
+    profile_start: bool = _option(
+        False, "Print on standard error where the seconds of the start went, up to the first token."
+    )
     progress: bool = _option(True, "Show progress bars while loading.")
 
     def __post_init__(self) -> None:
@@ -123,7 +131,14 @@ class EngineOptions:
         self._check_fraction()
         self._check_host_cache()
         self._check_policies()
-        for name in ("enable_prefix_caching", "offline", "allow_pickle", "trust_remote_code", "progress"):
+        for name in (
+            "enable_prefix_caching",
+            "offline",
+            "allow_pickle",
+            "trust_remote_code",
+            "profile_start",
+            "progress",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
         if self.overlap is not None and not isinstance(self.overlap, bool):
@@ -150,7 +165,7 @@ class EngineOptions:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(name, f"must be a non-empty string, got {value!r}")
-        for name in ("tokenizer", "record_plans"):
+        for name in ("tokenizer", "record_plans", "kernel_cache"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidOption(name, f"must be a non-empty string or None, got {value!r}")

@@ -35,6 +35,7 @@ from llm_engine.core.messages import (
 from llm_engine.core.startup import one_line, start_core
 from llm_engine.errors import StartupError
 from llm_engine.options import EngineOptions
+from llm_engine.start_profile import StartRecorder, now_s
 
 _MAX_MESSAGES_PER_STEP = 1024
 _NOTHING_RAN_WAIT_MS = 2
@@ -107,11 +108,13 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(format="%(asctime)s %(levelname)s core: %(message)s")
+    recorder = StartRecorder()
+    recorder.add_process(now_s())
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineOptions)
     threading.Thread(target=_exit_with_front_end, daemon=True, name="front-end-watch").start()
     sockets = CoreSockets(Path(arguments[0]))
     try:
-        core = start_core(options, lambda path: sockets.send(ModelFound(tokenizer_path=path)))
+        core = start_core(options, lambda path: sockets.send(ModelFound(tokenizer_path=path)), recorder)
         sockets.send(core.info)
         serve(core, sockets)
         core.shutdown()

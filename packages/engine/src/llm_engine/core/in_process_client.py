@@ -9,18 +9,23 @@ from llm_engine.core.messages import Abort, AddRequest, CoreInfo, StepOutputs
 from llm_engine.core.startup import start_core
 from llm_engine.errors import EngineDead, RequestFailed
 from llm_engine.options import EngineOptions
+from llm_engine.start_profile import StartRecorder
 from llm_engine.stats import EngineStats
 
 
 class InProcessClient:
     """The same core as `ProcessClient`'s, stepped by its caller.
 
+    Args:
+        options: What to run.
+        recorder: Gets the spans of the start; None: nobody asks.
+
     Raises:
         StartupError: The core could not start; one line says why.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
-        self._core: EngineCore | None = start_core(options)
+    def __init__(self, options: EngineOptions, recorder: StartRecorder | None = None) -> None:
+        self._core: EngineCore | None = start_core(options, recorder=recorder)
 
     @property
     def info(self) -> CoreInfo:

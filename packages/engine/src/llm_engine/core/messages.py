@@ -9,6 +9,7 @@ import msgspec
 
 from llm_engine.errors import ProtocolError
 from llm_engine.outputs import TokenLogprobs
+from llm_engine.start_profile import Span
 from llm_engine.stats import EngineStats
 from llm_engine.worker.row_params import RowParams
 
@@ -63,7 +64,7 @@ class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_onl
     """The core is ready; what the front end must know of the model and the cache.
 
     Prefix hits are multiples of `block_size` tokens. `sampling_defaults` are what the model's author states
-    of `SamplingParams`, by field.
+    of `SamplingParams`, by field. `start_spans` say where the seconds of the start went.
     """
 
     tokenizer_path: str | None
@@ -77,6 +78,7 @@ class CoreInfo(msgspec.Struct, tag="ready", frozen=True, array_like=True, kw_onl
     overlap: bool
     prefix_caching: bool
     sampling_defaults: dict[str, float] = {}
+    start_spans: list[Span] = []
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -1,13 +1,13 @@
 """Owns the way from options to a running core (files, worker, cache, scheduler); no processes here."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from llm_distributed import CallFailed, Executor, InProcessExecutor, MultiprocessExecutor
 from llm_kvcache import KVCache
@@ -18,9 +18,11 @@ from llm_tokenizer import Tokenizer, TokenizerFileError
 
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import CoreInfo
+from llm_engine.core.warm_up import warm_up
 from llm_engine.errors import EngineError, StartupError
 from llm_engine.generation_defaults import sampling_defaults
 from llm_engine.options import EngineOptions
+from llm_engine.start_profile import StartRecorder, build_profile
 from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
 
 _LOG = logging.getLogger(__name__)
@@ -28,18 +30,26 @@ _CPU_BATCHED_TOKENS = 1024
 _CUDA_BATCHED_TOKENS = 8192
 
 
-def start_core(options: EngineOptions, on_found: Callable[[str | None], None] | None = None) -> EngineCore:
+def start_core(
+    options: EngineOptions,
+    on_found: Callable[[str | None], None] | None = None,
+    recorder: StartRecorder | None = None,
+) -> EngineCore:
     """Build everything a core needs and load the model.
+
+    On CUDA, and wherever `profile_start` asks, a short request runs before the core is ready: it loads the
+    kernels of a step and captures the first graph. Other graphs are captured when they are first needed.
 
     Args:
         options: What to run.
         on_found: Called with the tokenizer's path (None: the model has none) before the weights are read.
+        recorder: Gets the spans of the start, which the core's `info` has too; None: a new one.
 
     Raises:
         StartupError: Whatever went wrong, as one line; the cause is chained.
     """
     with as_startup_errors():
-        return _start(options, on_found)
+        return _start(options, on_found, recorder or StartRecorder())
 
 
 @contextmanager
@@ -60,37 +70,90 @@ def one_line(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())
 
 
-def _start(options: EngineOptions, on_found: Callable[[str | None], None] | None) -> EngineCore:
-    started_s = time.monotonic()
-    files = resolve(options.model, offline=options.offline, allow_pickle=options.allow_pickle)
-    tokenizer, shown_path = find_tokenizer(options, files)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of the model before its weights are read."""
+
+    files: ModelFiles
+    tokenizer: Tokenizer | None
+    tokenizer_path: str | None
+    budget_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """Started workers with their model and KV cache: its blocks on each rank's device and in host memory."""
+
+    executor: Executor
+    model: ModelInfo
+    num_blocks: int
+    host_blocks: int
+
+
+def _start(
+    options: EngineOptions, on_found: Callable[[str | None], None] | None, recorder: StartRecorder
+) -> EngineCore:
+    found = _find(options, recorder)
     if on_found is not None:
-        on_found(shown_path)
-    budget = options.max_num_batched_tokens or _default_budget(options)
-    executor, model, sizes = _start_worker(options, budget, tokenizer)
-    cache = KVCache(
-        [group.for_cache() for group in model.kv_layout.groups],
-        sizes.num_blocks,
+        on_found(found.tokenizer_path)
+    workers = _start_workers(options, found, recorder)
+    try:
+        return _build_core(options, found, workers, recorder)
+    except BaseException:
+        workers.executor.shutdown()
+        raise
+
+
+def _find(options: EngineOptions, recorder: StartRecorder) -> _Found:
+    with recorder.span("config"):
+        files = resolve(options.model, offline=options.offline, allow_pickle=options.allow_pickle)
+        budget = options.max_num_batched_tokens or default_budget(options)
+    with recorder.span("tokenizer"):
+        tokenizer, path = find_tokenizer(options, files)
+    return _Found(files, tokenizer, path, budget)
+
+
+def _build_core(
+    options: EngineOptions, found: _Found, workers: _Workers, recorder: StartRecorder
+) -> EngineCore:
+    config = _scheduler_config(options, workers.model, found.budget_tokens)
+    info = _describe(options, found, workers)
+    if options.profile_start or info.device.startswith("cuda"):
+        plain = replace(config, policy="fcfs")
+        warm_up(workers.executor, _make_cache(options, workers), plain, info, recorder)
+    with recorder.span("scheduler and cache manager"):
+        cache = _make_cache(options, workers)
+        scheduler = _make_scheduler(options, config, cache)
+    info = msgspec.structs.replace(info, start_spans=recorder.spans)
+    _LOG.info("core ready in %.1f s: %s", build_profile(recorder.spans).wall_s, info)
+    return EngineCore(scheduler, cache, workers.executor, info)
+
+
+def _make_cache(options: EngineOptions, workers: _Workers) -> KVCache:
+    return KVCache(
+        [group.for_cache() for group in workers.model.kv_layout.groups],
+        workers.num_blocks,
         enable_prefix_caching=options.enable_prefix_caching,
-        host_blocks=sizes.host_blocks,
+        host_blocks=workers.host_blocks,
         policy=options.eviction_policy,
     )
-    scheduler = _make_scheduler(options, model, budget, cache)
-    info = CoreInfo(
-        tokenizer_path=shown_path,
+
+
+def _describe(options: EngineOptions, found: _Found, workers: _Workers) -> CoreInfo:
+    model = workers.model
+    return CoreInfo(
+        tokenizer_path=found.tokenizer_path,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
-        eos_token_ids=_eos_token_ids(files, tokenizer),
-        num_blocks=sizes.num_blocks,
+        eos_token_ids=_eos_token_ids(found.files, found.tokenizer),
+        num_blocks=workers.num_blocks,
         block_size=model.kv_layout.alignment,
         device=model.device,
         dtype=model.dtype,
         overlap=_overlap(options, model),
         prefix_caching=options.enable_prefix_caching,
-        sampling_defaults=sampling_defaults(files.generation_config),
+        sampling_defaults=sampling_defaults(found.files.generation_config),
     )
-    _LOG.info("core ready in %.1f s: %s", time.monotonic() - started_s, info)
-    return EngineCore(scheduler, cache, executor, info)
 
 
 def find_tokenizer(options: EngineOptions, files: ModelFiles) -> tuple[Tokenizer | None, str | None]:
@@ -110,31 +173,25 @@ def _load_tokenizer(path: Path, *, optional: bool) -> Tokenizer | None:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class KVSizes:
-    """Blocks of the KV cache on each rank's device and in its host memory."""
-
-    num_blocks: int
-    host_blocks: int
-
-
-def _start_worker(
-    options: EngineOptions, budget: int, tokenizer: Tokenizer | None
-) -> tuple[Executor, ModelInfo, KVSizes]:
-    """A started executor whose worker has its model and its KV cache."""
-    config = worker_config(options, budget, tokenizer)
+def _start_workers(options: EngineOptions, found: _Found, recorder: StartRecorder) -> _Workers:
+    """Workers that have their model and their KV cache."""
+    config = worker_config(options, found.budget_tokens, found.tokenizer)
     executor = make_executor(config, options.tensor_parallel_size)
-    executor.start()
+    with recorder.span("workers and devices"):
+        executor.start()
     try:
-        loaded: ModelInfo = executor.call("load")[0]
-        # Every rank gets the same number of blocks, so that one plan fits all.
-        num_blocks = min(executor.call("size_kv_cache"))
-        sizes = KVSizes(num_blocks, int(options.host_cache_gib * 2**30) // loaded.kv_layout.page_bytes)
-        model: ModelInfo = executor.call("allocate_kv", sizes.num_blocks, sizes.host_blocks)[0]
+        with recorder.span("weights"):
+            loaded: ModelInfo = executor.call("load")[0]
+        with recorder.span("sizing, with a step of the largest size"):
+            # Every rank gets the same number of blocks, so that one plan fits all.
+            num_blocks = min(executor.call("size_kv_cache"))
+        host_blocks = int(options.host_cache_gib * 2**30) // loaded.kv_layout.page_bytes
+        with recorder.span("KV cache"):
+            model: ModelInfo = executor.call("allocate_kv", num_blocks, host_blocks)[0]
     except BaseException:
         executor.shutdown()
         raise
-    return executor, model, sizes
+    return _Workers(executor, model, num_blocks, host_blocks)
 
 
 def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | None) -> WorkerConfig:
@@ -158,6 +215,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         allow_pickle=options.allow_pickle,
         trust_remote_code=options.trust_remote_code,
         threads=options.threads,
+        kernel_cache=options.kernel_cache,
         progress=options.progress,
     )
 
@@ -178,8 +236,8 @@ def make_executor(
     )
 
 
-def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache: KVCache) -> Scheduler:
-    config = SchedulerConfig(
+def _scheduler_config(options: EngineOptions, model: ModelInfo, budget: int) -> SchedulerConfig:
+    return SchedulerConfig(
         max_model_len=model.max_model_len,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
@@ -188,6 +246,9 @@ def _make_scheduler(options: EngineOptions, model: ModelInfo, budget: int, cache
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
     )
+
+
+def _make_scheduler(options: EngineOptions, config: SchedulerConfig, cache: KVCache) -> Scheduler:
     if options.record_plans is None:
         return load_scheduler(options.scheduler, config, cache)
     cache_options = {
@@ -209,7 +270,8 @@ def _eos_token_ids(files: ModelFiles, tokenizer: Tokenizer | None) -> list[int]:
     return sorted(eos)
 
 
-def _default_budget(options: EngineOptions) -> int:
+def default_budget(options: EngineOptions) -> int:
+    """Tokens of a step where the options leave it open."""
     on_cuda = options.device.startswith("cuda") or (options.device == "auto" and torch.cuda.is_available())
     return _CUDA_BATCHED_TOKENS if on_cuda else _CPU_BATCHED_TOKENS
 

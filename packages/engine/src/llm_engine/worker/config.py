@@ -31,6 +31,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         allow_pickle: Read weights from pickle files.
         trust_remote_code: Run model code that the checkpoint holds.
         threads: torch threads on a CPU; None leaves torch's choice.
+        kernel_cache: Folder of compiled Triton kernels; None: see `kernel_cache`.
         progress: Show a progress bar while loading.
     """
 
@@ -52,6 +53,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_pickle: bool = False
     trust_remote_code: bool = False
     threads: int | None = None
+    kernel_cache: str | None = None
     progress: bool = False
 
 

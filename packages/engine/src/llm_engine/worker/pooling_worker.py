@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype
 from llm_engine.worker.errors import InvalidOption, WorkerError
+from llm_engine.worker.kernel_cache import use_kernel_cache
 
 
 class PoolingInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,7 @@ class PoolingWorker:
         if mesh.world_size != mesh.size("tp"):
             raise InvalidOption("mesh", f"ranks share layers (axis tp) and nothing else, got {mesh.axes}")
         self._mesh, self._config = mesh, config
+        use_kernel_cache(config.kernel_cache)
         self._device = pick_device(config.device, mesh.global_rank)
         if config.threads is not None:
             if config.threads < 1:

@@ -19,6 +19,7 @@ from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
+from llm_engine.worker.kernel_cache import use_kernel_cache
 from llm_engine.worker.kv_pool import allocate_pool
 from llm_engine.worker.kv_sizing import count_pages
 from llm_engine.worker.model_runner import ModelRunner
@@ -49,6 +50,7 @@ class Worker:
         if mesh.world_size != mesh.size("tp"):
             raise InvalidOption("mesh", f"ranks share layers (axis tp) and nothing else, got {mesh.axes}")
         self._mesh, self._config = mesh, config
+        use_kernel_cache(config.kernel_cache)
         self._device = pick_device(config.device, mesh.global_rank)
         self._graphs = use_graphs(config.graphs, self._device)
         if config.threads is not None:
