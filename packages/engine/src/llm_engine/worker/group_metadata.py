@@ -6,13 +6,14 @@ Shapes: R rows, T tokens, F groups of a family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from llm_kernels.ops import AttentionMetadata
+from llm_kernels.ops import AttentionMetadata, SharedPrefix
 from torch import Tensor
 
+from llm_engine.worker.shared_prefix import layout
 from llm_engine.worker.slot_tables import SlotTables, TableFamily, round_up
 
 
@@ -30,6 +31,7 @@ class StepRows:
         num_decodes: Leading rows with one token.
         max_query_len: Upper bound of a row's tokens.
         max_context_len: Upper bound of `context_lens`.
+        shared_prefix: Decode rows that share their first blocks, if any are known to.
     """
 
     slots: Tensor
@@ -41,6 +43,7 @@ class StepRows:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    shared_prefix: SharedPrefix | None = None
 
 
 class GroupMetadata:
@@ -49,11 +52,15 @@ class GroupMetadata:
     Args:
         tables: The slots' block tables.
         cache_groups: For each cache of the model, its group.
+        sharing_groups: The groups whose rows' shared prefixes are looked for.
     """
 
-    def __init__(self, tables: SlotTables, cache_groups: Sequence[int]) -> None:
+    def __init__(
+        self, tables: SlotTables, cache_groups: Sequence[int], sharing_groups: Collection[int] = ()
+    ) -> None:
         self._tables = tables
         self._cache_groups = tuple(cache_groups)
+        self._sharing_groups = frozenset(sharing_groups)
 
     def build(self, rows: StepRows) -> list[AttentionMetadata]:
         """One metadata a cache; caches of one group share theirs."""
@@ -73,8 +80,26 @@ class GroupMetadata:
                     max_query_len=rows.max_query_len,
                     max_context_len=rows.max_context_len,
                     block_size=family.block_size,
+                    shared_prefix=rows.shared_prefix if group in self._sharing_groups else None,
                 )
         return [by_group[group] for group in self._cache_groups]
+
+
+def unpack_prefixes(packed: Tensor, num_rows: int, num_decodes: int | None = None) -> SharedPrefix:
+    """The words of `PrefixPlan.pack(num_rows)`, on the device, as attention reads them.
+
+    Args:
+        packed: int32.
+        num_rows: The rows it was packed for.
+        num_decodes: The decode rows of the step, at most so many; None: all.
+    """
+    prefix_lens, member_rows, cu_members, group_lens = (packed[part] for part in layout(num_rows))
+    return SharedPrefix(
+        prefix_lens=prefix_lens[:num_decodes],
+        member_rows=member_rows[:num_decodes],
+        cu_members=cu_members,
+        group_lens=group_lens,
+    )
 
 
 def _slot_mapping(family: TableFamily, rows: StepRows) -> Tensor:
