@@ -3,6 +3,7 @@
 from llm_kernels import ops
 from torch import Tensor
 
+from llm_models.activations import Activation
 from llm_models.blocks.step import Setup, Weights
 
 
@@ -26,6 +27,16 @@ class Linear:
         if self._down is not None and self._up is not None:
             out_TO += ops.linear(ops.linear(x_TI, self._down), self._up)
         return out_TO
+
+    def gated(self, x_TI: Tensor, activation: Activation) -> Tensor:
+        """`activation(gate) * up` of the outputs, whose first half is the gate: [T, outputs / 2]."""
+        if self._down is None:
+            inner_TI: Tensor = ops.gated_linear(x_TI, self._weight, activation, self._bias)
+            return inner_TI
+        gate_up_TO = self(x_TI)
+        inner_TI = x_TI.new_empty((x_TI.shape[0], gate_up_TO.shape[1] // 2))
+        ops.gated_activation(inner_TI, gate_up_TO, activation)
+        return inner_TI
 
 
 class SummedLinear:

@@ -104,6 +104,18 @@ class RunningMLP:
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
+        inner_TI = self._activated(x_TE)
+        if self._inner_norm is not None:
+            self._inner_norm.apply(inner_TI, inner_TI)
+        out_TE = self._down(inner_TI)
+        if self._scale != 1.0:
+            out_TE *= self._scale
+        return out_TE
+
+    def _activated(self, x_TE: Tensor) -> Tensor:
+        """[T, E] to what the output projection (or the norm before it) takes, [T, I]."""
+        if self._gated and self._gate_scale == 1.0 and self._sparse_above is None:
+            return self._input.gated(x_TE, self._activation)
         input_TI = self._input(x_TE)
         if self._gate_scale != 1.0:
             input_TI[:, : self._inner] *= self._gate_scale
@@ -114,12 +126,7 @@ class RunningMLP:
             ops.gated_activation(inner_TI, input_TI, self._activation)
         else:
             ops.activation(inner_TI, input_TI, self._activation, parameters=self._activation_parameters)
-        if self._inner_norm is not None:
-            self._inner_norm.apply(inner_TI, inner_TI)
-        out_TE = self._down(inner_TI)
-        if self._scale != 1.0:
-            out_TE *= self._scale
-        return out_TE
+        return inner_TI
 
     def _keep_largest(self, gate_TI: Tensor, deviations: float) -> None:
         """Cuts off, in place, what lies below the mean (over all ranks) and so many standard deviations."""
