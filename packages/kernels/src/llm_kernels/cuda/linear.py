@@ -45,6 +45,12 @@ def gated_linear(
     return out
 
 
+def has_aligned_rows(x: torch.Tensor) -> bool:
+    """Whether the rows of a matrix are contiguous and start at multiples of 16 bytes."""
+    stride, inner = x.stride()
+    return inner == 1 and (stride * x.element_size()) % 16 == 0 and x.data_ptr() % 16 == 0
+
+
 def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether the kernels do this product: few tokens, sizes and addresses the copy engine reads."""
     if x.ndim != 2 or not 0 < x.shape[0] <= _MOST_TOKENS or weight.dtype != x.dtype:
@@ -56,12 +62,7 @@ def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
         return False
     if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
         return False
-    return _has_aligned_rows(x) and _has_aligned_rows(weight)
-
-
-def _has_aligned_rows(x: torch.Tensor) -> bool:
-    stride, inner = x.stride()
-    return inner == 1 and (stride * x.element_size()) % 16 == 0 and x.data_ptr() % 16 == 0
+    return has_aligned_rows(x) and has_aligned_rows(weight)
 
 
 def streamed(

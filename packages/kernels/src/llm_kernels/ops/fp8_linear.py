@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend, triton_backends
+from llm_kernels.backends import cuda_backend, torch_backend, triton_backends
 from llm_kernels.ops.fp8_support import has_e4m3
 from llm_kernels.reference import fp8_linear as reference
 from llm_kernels.registry import PLAIN, Op
@@ -24,6 +24,7 @@ FP8_LINEAR: Op[_Linear] = Op(
     [
         torch_backend(reference.fp8_linear),
         *triton_backends("fp8_linear", "fp8_linear", accepts=has_e4m3, features=BLOCK_SCALES),
+        cuda_backend("fp8_linear", "fp8_linear", features=BLOCK_SCALES),
     ],
     default_size=4096,
 )
