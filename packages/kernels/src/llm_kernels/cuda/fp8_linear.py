@@ -1,6 +1,5 @@
 """Products of few tokens with e4m3 weights, in CUDA C++ for Hopper: activations stay bfloat16.
 
-
 Up to how many tokens is by measurement (docs/performance.md); above that activations are quantized and e4m3
 multiplies e4m3, as in the Triton back end.
 """
