@@ -1,0 +1,16 @@
+// The prefill kernels of head size 128.
+
+#include "cuda/attention/prefill_kernels.h"
+#include "cuda/attention/prefill_launch.cuh"
+
+namespace llm_kernels::cuda::attention {
+
+cudaError_t prefill_128(const PrefillAttentionArgs& args, cudaStream_t stream) {
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 128, 128, 2, 2, true>>(args, stream);
+  switch (args.variant) {
+    case 1: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 2, false>>(args, stream);
+    default: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 2, true>>(args, stream);
+  }
+}
+
+}  // namespace llm_kernels::cuda::attention

@@ -1,0 +1,13 @@
+// The prefill kernels of head size 192.
+
+#include "cuda/attention/prefill_kernels.h"
+#include "cuda/attention/prefill_launch.cuh"
+
+namespace llm_kernels::cuda::attention {
+
+cudaError_t prefill_192(const PrefillAttentionArgs& args, cudaStream_t stream) {
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 192, 96, 2, 2, true>>(args, stream);
+  return launch_prefill<PrefillConfig<__nv_bfloat16, 192, 96, 2, 2, true>>(args, stream);
+}
+
+}  // namespace llm_kernels::cuda::attention

@@ -1,0 +1,145 @@
+"""Paged attention on Hopper: prefill rows by csrc/cuda/attention, decode rows and all else by Triton."""
+
+from __future__ import annotations
+
+import torch
+
+from llm_kernels.checks import check_attention, check_inner_contiguous, check_scoring, check_shared_prefix
+from llm_kernels.cuda.library import invalid, native
+from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.triton.attention import prefill
+from llm_kernels.triton.attention_arguments import Arguments, num_processors
+from llm_kernels.triton.attention_decode import decode
+
+HEAD_SIZES = frozenset({64, 96, 128, 192, 256})
+"""Those the prefill kernel is compiled for."""
+_MAX_GROUP = 64
+
+_prefill_attention = native("prefill_attention")
+
+
+def paged_attention(
+    out_THV: torch.Tensor,
+    query_THD: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    sliding_window: int | None,
+    soft_cap: float | None,
+    chunk: int | None,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    causal: bool,
+) -> None:
+    """CUDA back end of `ops.paged_attention`; the registry keeps slopes and other value sizes away."""
+    check_attention(out_THV, query_THD, key_cache, value_cache, metadata)
+    check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
+    check_shared_prefix(metadata, query_THD.device)
+    check_inner_contiguous(
+        out_THV=out_THV,
+        query_THD=query_THD,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        block_tables=metadata.block_tables,
+        context_lens=metadata.context_lens,
+        cu_query_lens=metadata.cu_query_lens,
+    )
+    arguments = Arguments(
+        out=out_THV,
+        query=query_THD,
+        keys=key_cache,
+        values=value_cache,
+        scale=scale,
+        sliding_window=sliding_window,
+        soft_cap=soft_cap,
+        chunk=chunk,
+        sinks=sinks,
+        alibi_slopes=alibi_slopes,
+        causal=causal,
+    )
+    num_rows, num_decodes = metadata.context_lens.numel(), metadata.num_decodes
+    if num_decodes > 0:
+        decode(arguments, metadata)
+    if num_rows == num_decodes:
+        return
+    if _takes(arguments):
+        prefill_rows(arguments, metadata)
+    else:
+        prefill(
+            arguments,
+            metadata.cu_query_lens,
+            metadata.context_lens,
+            metadata.block_tables,
+            num_decodes,
+            num_rows - num_decodes,
+        )
+
+
+def prefill_rows(
+    a: Arguments,
+    metadata: AttentionMetadata,
+    log_sum_exp_HT: torch.Tensor | None = None,
+    variant: int = 0,
+) -> None:
+    """The rows past the decode rows, in one launch of the CUDA kernel.
+
+    Args:
+        a: Of a call that the kernel takes: bfloat16 or float16, a head size of `HEAD_SIZES`.
+        metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
+        log_sum_exp_HT: float32 [H, T]; gets the natural logarithm of each softmax's denominator, sinks
+            included, -inf where a query sees no key.
+        variant: A kernel other than the best known one, for measurements.
+
+    Raises:
+        InvalidArgument: A tensor's dtype, size or alignment does not fit the kernel.
+    """
+    counter = torch.empty(1, dtype=torch.int32, device=a.query.device)
+    try:
+        _prefill_attention(
+            a.out,
+            a.query,
+            a.keys,
+            a.values,
+            metadata.cu_query_lens,
+            metadata.context_lens,
+            metadata.block_tables,
+            None if a.sinks is None else a.sinks.float(),
+            log_sum_exp_HT,
+            counter,
+            metadata.num_decodes,
+            a.scale,
+            a.soft_cap or 0.0,
+            a.sliding_window or 0,
+            a.chunk or 0,
+            a.causal,
+            num_processors(a.query.device),
+            variant,
+        )
+    except ValueError as error:
+        raise invalid(error) from None
+
+
+def _takes(a: Arguments) -> bool:
+    """Whether the kernel does this call: one dtype, sizes and addresses that the copy engine reads."""
+    head_size = a.query.shape[2]
+    return (
+        head_size in HEAD_SIZES
+        and a.values.shape[3] == head_size
+        and a.alibi_slopes is None
+        and a.scale > 0
+        and a.group <= _MAX_GROUP
+        and a.keys.shape[0] > 0
+        and a.keys.shape[1] % 8 == 0
+        and a.query.dtype in (torch.bfloat16, torch.float16)
+        and a.keys.dtype == a.query.dtype
+        and all(_is_aligned(x) for x in (a.out, a.query, a.keys, a.values))
+    )
+
+
+def _is_aligned(x: torch.Tensor) -> bool:
+    """Whether rows of the last dimension start at multiples of 16 bytes."""
+    step = 16 // x.element_size()
+    return x.data_ptr() % 16 == 0 and all(
+        size == 1 or stride % step == 0 for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    )
