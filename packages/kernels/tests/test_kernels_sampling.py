@@ -360,7 +360,7 @@ for vocab, dtype in ((97, torch.float32), (4096, torch.float16), (9000, torch.fl
     for position in (0, 1, 77, 2**31):
         for greedy in (False, True):
             heat = temperature * (not greedy)
-            arguments = (logits, heat, seeds, torch.full((10,), position), greedy)
+            arguments = (logits, heat, seeds, torch.full((10,), position), None, greedy)
             expected, faults = reference.draw_tokens(*arguments)
             got, got_faults = fused.draw_tokens(*arguments)
             assert torch.equal(expected[:7], got[:7]), (vocab, position, expected, got)
@@ -411,7 +411,7 @@ def test_the_fused_draw_equals_the_reference_on_a_gpu(dtype):
     seeds = torch.arange(64, device="cuda") * 7919 - 10**12
     positions = torch.arange(64, device="cuda") * 3
     for greedy in (False, True):
-        arguments = (logits, temperature * (not greedy), seeds, positions, greedy)
+        arguments = (logits, temperature * (not greedy), seeds, positions, None, greedy)
         expected, faults = reference.draw_tokens(*arguments)
         got, got_faults = DRAW_TOKENS.pick(logits.device, dtype, 151_936)(*arguments)
         assert torch.equal(faults, got_faults)

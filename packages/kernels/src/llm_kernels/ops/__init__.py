@@ -21,7 +21,7 @@ from llm_kernels.ops.quantize_fp8 import gated_activation_fp8, quantize_fp8, rms
 from llm_kernels.ops.rg_lru import rg_lru
 from llm_kernels.ops.rope import rotary_embedding
 from llm_kernels.ops.routing import route_experts
-from llm_kernels.ops.sampling import sample, token_ranks
+from llm_kernels.ops.sampling import draw_tokens, sample, token_ranks
 from llm_kernels.ops.selective_scan import selective_scan
 from llm_kernels.ops.ssd_scan import ssd_scan
 from llm_kernels.ops.varlen_attention import varlen_attention
@@ -43,6 +43,7 @@ __all__ = [
     "available_backends",
     "causal_conv1d",
     "describe_backends",
+    "draw_tokens",
     "fp8_linear",
     "fp8_product",
     "fused_add_layer_norm",

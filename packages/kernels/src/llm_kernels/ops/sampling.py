@@ -17,9 +17,9 @@ from llm_kernels.reference import sampling as reference
 from llm_kernels.registry import FLOATS, Op
 from llm_kernels.sampling_batch import SampleOutput, SamplingBatch, TokenRanks
 
-_Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
+_Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
 
-# Only the draw has a fused form: at 256 rows of 151,936 tokens its torch form moves several gigabytes a step.
+# At 256 rows of 151,936 tokens the torch form moves several gigabytes a step.
 DRAW_TOKENS: Op[_Draw] = Op(
     "draw_tokens",
     [torch_backend(reference.draw_tokens), *triton_backends("sampling", "draw_tokens")],
@@ -43,37 +43,73 @@ def sample(logits: Tensor, params: SamplingBatch) -> SampleOutput:
             named.
     """
     _check(logits, params)
-    if params.changes_logits or params.num_logprobs is not None:
-        logits = logits.float()
-    work = reference.process_logits(logits, params)
+    work = reference.change_logits(logits, params)
+    thresholds = reference.filter_thresholds(work, params) if params.uses_filters else None
     draw = DRAW_TOKENS.pick(work.device, work.dtype, work.shape[1])
-    tokens, faults = draw(work, params.temperature, params.seeds, params.positions, params.all_greedy)
+    tokens, faults = draw(
+        work, params.temperature, params.seeds, params.positions, thresholds, params.all_greedy
+    )
     ranks = None if params.num_logprobs is None else token_ranks(logits, tokens, params.num_logprobs)
     return SampleOutput(tokens=tokens, faults=faults, ranks_of_tokens=ranks)
+
+
+def draw_tokens(
+    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chooses one token a row where nothing but the temperature concerns it, greedy rows among random ones.
+
+    The same as `sample` for such rows. Nothing is decided on the host and nothing depends on the values, so
+    a CUDA graph can hold it.
+
+    Args:
+        logits: [R, V], float32 or a half format.
+        temperature: float32[R], at least 0; 0 is greedy.
+        seeds: int64[R].
+        positions: int64[R].
+
+    Returns:
+        int64[R] tokens; bool[R], the rows that hold NaN or +inf, or nothing but -inf.
+
+    Raises:
+        ValueError: The logits are not a floating-point matrix, or a column has not R entries.
+    """
+    _check_logits(logits)
+    for name, column in (("temperature", temperature), ("seeds", seeds), ("positions", positions)):
+        _check_column(name, column, logits.shape[0])
+    draw = DRAW_TOKENS.pick(logits.device, logits.dtype, logits.shape[1])
+    return draw(logits, temperature, seeds, positions, None, False)
 
 
 def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> TokenRanks:
     """Log probability and rank of one token a row, and the row's likeliest tokens.
 
     Args:
-        logits: float32[R, V], raw.
+        logits: [R, V], raw; float32 or a half format.
         tokens: int64[R].
         num_top: How many of the likeliest tokens to report; 0 gives empty columns.
 
     Returns:
         The places of the tokens; `num_top` is cut to V.
     """
-    logprobs, ranks, top_ids, top_logprobs = reference.token_ranks(logits, tokens, num_top)
+    logprobs, ranks, top_ids, top_logprobs = reference.token_ranks(logits.float(), tokens, num_top)
     return TokenRanks(logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs)
 
 
 def _check(logits: Tensor, params: SamplingBatch) -> None:
+    _check_logits(logits)
+    for name in ("temperature", "top_p", "min_p", "top_k", "seeds", "positions"):
+        _check_column(name, getattr(params, name), logits.shape[0])
+
+
+def _check_logits(logits: Tensor) -> None:
     if logits.dim() != 2 or logits.dtype not in FLOATS:
         raise ValueError(
             f"logits: must be [R, V] in float32 or a half format, got {logits.dtype}{list(logits.shape)}"
         )
-    num_rows = logits.shape[0]
-    for name in ("temperature", "top_p", "min_p", "top_k", "seeds", "positions"):
-        shape = tuple(getattr(params, name).shape)
-        if shape != (num_rows,):
-            raise ValueError(f"{name}: must have one entry for each of {num_rows} rows, got shape {shape}")
+
+
+def _check_column(name: str, column: Tensor, num_rows: int) -> None:
+    if tuple(column.shape) != (num_rows,):
+        raise ValueError(
+            f"{name}: must have one entry for each of {num_rows} rows, got shape {tuple(column.shape)}"
+        )

@@ -37,9 +37,25 @@ def process_logits(logits: Tensor, params: SamplingBatch) -> Tensor:
     Returns:
         float32[R, V], -inf where a token cannot be drawn; the very same tensor where nothing changes.
     """
-    if not params.changes_logits:
+    work = change_logits(logits, params)
+    if not params.uses_filters:
+        return work
+    return work.masked_fill(work < filter_thresholds(work, params)[:, None], -torch.inf)
+
+
+def change_logits(logits: Tensor, params: SamplingBatch) -> Tensor:
+    """Applies penalties, bias and bans.
+
+    Args:
+        logits: [R, V], float32 or a half format; not changed.
+        params: The rows' parameters.
+
+    Returns:
+        float32[R, V], or the very same tensor where no row has any of them.
+    """
+    if params.penalties is None and params.logit_bias is None and params.banned is None:
         return logits
-    work = logits.clone()
+    work = logits.to(torch.float32, copy=True)
     if params.penalties is not None:
         apply_penalties(work, params.penalties)
     if params.logit_bias is not None:
@@ -47,8 +63,6 @@ def process_logits(logits: Tensor, params: SamplingBatch) -> Tensor:
         work.index_put_((rows, tokens), values, accumulate=True)
     if params.banned is not None:
         work.index_put_(params.banned, torch.full((), -torch.inf, device=work.device))
-    if params.uses_filters:
-        apply_filters(work, params)
     return work
 
 
@@ -67,13 +81,20 @@ def apply_penalties(logits: Tensor, penalties: Penalties) -> None:
         logits.index_copy_(0, penalties.rows, work)
 
 
-def apply_filters(logits: Tensor, params: SamplingBatch) -> None:
-    """Sets to -inf in place what top-k, top-p and min-p exclude; each sees what the one before it kept.
+def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
+    """The least logit that top-k, top-p and min-p keep in each row; each sees what the one before it kept.
 
     Tokens of exactly equal logit at a border are kept together, so no result depends on how a device sorts.
+
+    Args:
+        logits: [R, V], float32 or a half format.
+        params: The rows' parameters.
+
+    Returns:
+        float32[R], -inf for rows without filters.
     """
     rows = params.filtered_rows
-    work = logits if rows is None else logits.index_select(0, rows)
+    work = (logits if rows is None else logits.index_select(0, rows)).float()
     greedy = _select(params.temperature, rows) == 0
     # A greedy row's token is its largest logit, which no filter removes; any finite temperature will do.
     temperature = torch.where(greedy, 1.0, _select(params.temperature, rows)).clamp_min(SMALLEST_TEMPERATURE)
@@ -84,13 +105,21 @@ def apply_filters(logits: Tensor, params: SamplingBatch) -> None:
     if params.any_min_p:
         # In this scale the largest value is 0, so the relative probability of a token is exp(value).
         threshold = torch.maximum(threshold, _select(params.min_p, rows).log())
-    work.masked_fill_(scaled < threshold[:, None], -torch.inf)
-    if rows is not None:
-        logits.index_copy_(0, rows, work)
+    # Scaling keeps the order, so what is kept are the logits from some least one on.
+    kept = work.masked_fill(scaled < threshold[:, None], torch.inf).amin(dim=-1)
+    if rows is None:
+        return kept
+    everything = torch.full((len(logits),), -torch.inf, device=logits.device)
+    return everything.index_copy_(0, rows, kept)
 
 
 def draw_tokens(
-    logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, all_greedy: bool
+    logits: Tensor,
+    temperature: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    thresholds: Tensor | None,
+    all_greedy: bool,
 ) -> tuple[Tensor, Tensor]:
     """Chooses one token a row: the largest logit where the temperature is 0, else a draw from the softmax.
 
@@ -99,7 +128,9 @@ def draw_tokens(
         temperature: float32[R].
         seeds: int64[R].
         positions: int64[R].
-        all_greedy: Every temperature is 0.
+        thresholds: float32[R], the least logit that a row may draw; None: all may be drawn. Not above the
+            largest logit of the row; greedy rows have no use for it.
+        all_greedy: Every temperature is 0; may be left unsaid.
 
     Returns:
         int64[R] tokens, the lowest id at ties; bool[R], whether the row holds NaN or +inf or nothing but
@@ -107,11 +138,13 @@ def draw_tokens(
     """
     logits = logits.float()
     best = logits.max(dim=-1)
-    tokens, faults = best.indices, ~torch.isfinite(best.values)
-    if not all_greedy:
-        drawn = gumbel_argmax(logits, best.values, temperature, seeds, positions)
-        tokens = torch.where(temperature == 0, tokens, drawn)
-    return tokens, faults
+    faults = ~torch.isfinite(best.values)
+    if all_greedy:
+        return best.indices, faults
+    if thresholds is not None:
+        logits = logits.masked_fill(logits < thresholds[:, None], -torch.inf)
+    drawn = gumbel_argmax(logits, best.values, temperature, seeds, positions)
+    return torch.where(temperature == 0, best.indices, drawn), faults
 
 
 def gumbel_argmax(
