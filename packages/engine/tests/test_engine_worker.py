@@ -352,7 +352,7 @@ def test_too_small_a_cache_says_what_to_change(worker):
     from llm_engine.worker.kv_sizing import count_pages
 
     with pytest.raises(KVCacheTooSmall, match=r"lower max_model_len to at most \d+, or raise kv_cache_bytes"):
-        count_pages(worker._loaded.model, worker._loaded.info.kv_layout, config)
+        count_pages(worker._loaded.info.kv_layout, config, None)
 
 
 def test_an_open_context_is_cut_to_what_the_cache_holds(worker):

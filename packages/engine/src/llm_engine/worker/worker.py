@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.kernel_cache import use_kernel_cache
 from llm_engine.worker.kv_pool import allocate_pool
-from llm_engine.worker.kv_sizing import count_pages
+from llm_engine.worker.kv_sizing import count_pages, measure_memory
+from llm_engine.worker.memory_plan import MemoryPlan
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
 from llm_engine.worker.pooling_worker import PoolingInfo, describe, run_texts
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class Worker:
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
         self._pooling: PoolingModel | None = None
+        self._memory: MemoryPlan | None = None
 
     def load(self) -> ModelInfo:
         """Finds the model and loads its weights.
@@ -120,8 +125,16 @@ class Worker:
         Raises:
             KVCacheTooSmall: They do not hold one longest request; the message says what to lower.
         """
-        loaded = self._need_loaded()
-        return count_pages(loaded.model, loaded.info.kv_layout, self._config, graphs=self._graphs)
+        loaded, config = self._need_loaded(), self._config
+        if self._device.type == "cuda" and config.kv_cache_bytes is None:
+            layout = loaded.info.kv_layout
+            self._memory = measure_memory(loaded.model, layout, config, graphs=self._graphs)
+            _LOG.info("memory: %s", self._memory)
+        return count_pages(loaded.info.kv_layout, config, self._memory)
+
+    def memory_plan(self) -> dict[str, int] | None:
+        """The fields of the `MemoryPlan` that `size_kv_cache` found; None where it did not look."""
+        return None if self._memory is None else msgspec.structs.asdict(self._memory)
 
     def allocate_kv(self, num_blocks: int, host_blocks: int = 0) -> ModelInfo:
         """Allocates the KV cache and the slot tables; may be called again to change the size.
