@@ -39,6 +39,7 @@ LinearPlan plan_linear(const LinearArgs& args) {
   LinearPlan plan{1, 1, 3, 0, 0};
   // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
   plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;
+  if (args.scale_kind == LinearScale::kBlock && args.num_tokens > 64 && args.gate == LinearGate::kNone) plan.tiles = 1;
   if (args.num_tokens > 32) plan.resident = 2;
   const int blocks = std::max(1, args.out_size / (64 * plan.tiles));
   const int columns = args.weight_kind == LinearWeight::kFloat8 ? 128 : 64;
@@ -56,7 +57,7 @@ void linear(const LinearArgs& args) {
   if (args.weight_kind == LinearWeight::kBFloat16) {
     return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);
   }
-  if (args.gate != LinearGate::kNone) throw ArgumentError("gate", "float8 weights have none here");
+  if (args.gate != LinearGate::kNone) return gated_linear_fp8(args, plan);
   return args.scale_kind == LinearScale::kBlock ? linear_fp8_block(args, plan) : linear_fp8(args, plan);
 }
 

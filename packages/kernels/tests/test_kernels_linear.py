@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from llm_kernels import ops
@@ -30,7 +32,7 @@ def _problem(
 @pytest.mark.parametrize("backend", ["torch", "composed"])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_gated_linear_is_the_activation_of_the_first_half_times_the_second(
-    dtype: torch.dtype, kind: str, backend: str, has_bias: bool, relative_error: object
+    dtype: torch.dtype, kind: str, backend: str, has_bias: bool, relative_error: Callable[..., float]
 ) -> None:
     x, weight, bias = _problem(5, 24, 40, dtype)
     both = x.double() @ weight.double().T + (bias.double() if has_bias else 0)
@@ -40,6 +42,22 @@ def test_gated_linear_is_the_activation_of_the_first_half_times_the_second(
     assert out.shape == (5, 24)
     assert out.dtype == dtype
     assert relative_error(out, expected) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("shape", [(), (256,), (2, 3)])
+@pytest.mark.parametrize("backend", ["torch", "composed"])
+def test_gated_linear_takes_float8_weights(
+    shape: tuple[int, ...], backend: str, relative_error: Callable[..., float]
+) -> None:
+    x, weight, bias = _problem(3, 128, 260, torch.float32)
+    weight, scale = weight.to(torch.float8_e4m3fn), torch.rand(shape) + 0.5
+    wide = scale[:, None] if len(shape) == 1 else scale
+    if len(shape) == 2:
+        wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:, :260]
+    both = x.double() @ (weight.double() * wide).T + bias.double()
+    with ops.use_backend("gated_linear", backend):
+        out = ops.gated_linear(x, weight, "silu", bias, weight_scale=scale)
+    assert relative_error(out, GATES["silu"](both[:, :128]) * both[:, 128:]) < 1e-6
 
 
 def test_gated_linear_of_no_rows_is_empty() -> None:

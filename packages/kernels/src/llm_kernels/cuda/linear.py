@@ -18,7 +18,7 @@ Plan: TypeAlias = tuple[int, int, int, int, int]
 """tiles, split, resident, rows and unroll of csrc/include/llm_kernels/cuda/linear.h."""
 BY_SHAPE: Plan = (0, 0, 0, 0, 0)
 
-_MOST_TOKENS = 64
+MOST_TOKENS = 64
 _GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 _streamed_linear = native("streamed_linear")
@@ -26,7 +26,7 @@ _streamed_linear = native("streamed_linear")
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """CUDA back end of `ops.linear`: bfloat16; torch's (cuBLAS) where the kernels take no such product."""
-    if not _takes(x, weight, bias):
+    if not takes(x, weight, bias):
         return F.linear(x, weight, bias)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     streamed(out, x, weight, bias, None, 0)
@@ -34,35 +34,45 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 
 def gated_linear(
-    x: torch.Tensor, weight: torch.Tensor, kind: ActivationKind, bias: torch.Tensor | None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    kind: ActivationKind,
+    bias: torch.Tensor | None,
+    weight_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """CUDA back end of `ops.gated_linear`; product and activation one by one where no kernel takes both."""
     inner = weight.shape[0] // 2
-    if inner % 8 != 0 or not _takes(x, weight, bias):
-        return composed(x, weight, kind, bias)
+    # Tiles of 64 rows must not straddle two blocks of scales.
+    unit = 8 if weight_scale is None or weight_scale.ndim < 2 else 64
+    if inner % unit != 0 or not takes(x, weight, bias, weight_scale):
+        return composed(x, weight, kind, bias, weight_scale)
     out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
-    streamed(out, x, weight, bias, None, _GATES[kind])
+    streamed(out, x, weight, bias, weight_scale, _GATES[kind])
     return out
 
 
-def has_aligned_rows(x: torch.Tensor) -> bool:
+def _has_aligned_rows(x: torch.Tensor) -> bool:
     """Whether the rows of a matrix are contiguous and start at multiples of 16 bytes."""
     stride, inner = x.stride()
     return inner == 1 and (stride * x.element_size()) % 16 == 0 and x.data_ptr() % 16 == 0
 
 
-def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def takes(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None
+) -> bool:
     """Whether the kernels do this product: few tokens, sizes and addresses the copy engine reads."""
-    if x.ndim != 2 or not 0 < x.shape[0] <= _MOST_TOKENS or weight.dtype != x.dtype:
+    if x.ndim != 2 or not 0 < x.shape[0] <= MOST_TOKENS:
+        return False
+    if weight.dtype != (x.dtype if scale is None else torch.float8_e4m3fn):
         return False
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return False
     out_size, in_size = weight.shape
-    if out_size % 8 != 0 or in_size % 8 != 0 or out_size == 0 or in_size == 0:
+    if out_size % 8 != 0 or in_size % (8 if scale is None else 16) != 0 or out_size == 0 or in_size == 0:
         return False
     if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
         return False
-    return has_aligned_rows(x) and has_aligned_rows(weight)
+    return _has_aligned_rows(x) and _has_aligned_rows(weight)
 
 
 def streamed(

@@ -10,12 +10,14 @@ import torch
 from llm_kernels.backends import cuda_backend, torch_backend
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.ops.activation import ActivationKind, gated_activation
+from llm_kernels.ops.fp8_linear import fp8_linear
 from llm_kernels.ops.linear import linear
 from llm_kernels.reference import gated_linear as reference_gated_linear
 from llm_kernels.registry import FLOATS, PLAIN, Backend, Op
 
+_Tensor: TypeAlias = torch.Tensor
 _GatedLinear: TypeAlias = Callable[
-    [torch.Tensor, torch.Tensor, ActivationKind, torch.Tensor | None], torch.Tensor
+    [_Tensor, _Tensor, ActivationKind, _Tensor | None, _Tensor | None], _Tensor
 ]
 
 # What the fused kernels have; the rest is a feature.
@@ -24,10 +26,14 @@ _ANY_GATE = frozenset({"any_gate"})
 
 
 def composed(
-    x: torch.Tensor, weight: torch.Tensor, kind: ActivationKind, bias: torch.Tensor | None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    kind: ActivationKind,
+    bias: torch.Tensor | None,
+    weight_scale: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`ops.linear`, then `ops.gated_activation`, each with its best back end; rounds in between."""
-    gate_up = linear(x, weight, bias)
+    """The product and the activation as ops of their own, each with its best back end; rounds in between."""
+    gate_up = linear(x, weight, bias) if weight_scale is None else fp8_linear(x, weight, weight_scale, bias)
     out = torch.empty((x.shape[0], weight.shape[0] // 2), dtype=x.dtype, device=x.device)
     gated_activation(out, gate_up, kind)
     return out
@@ -49,6 +55,8 @@ def gated_linear(
     weight: torch.Tensor,
     kind: ActivationKind = "silu",
     bias: torch.Tensor | None = None,
+    *,
+    weight_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return `act(gate) * up` of `x @ weight.T + bias`, whose first half of the features is the gate.
 
@@ -57,9 +65,10 @@ def gated_linear(
 
     Args:
         x: [T, E].
-        weight: [2 * I, E], the gate's rows first, dtype of `x`.
+        weight: [2 * I, E], the gate's rows first, dtype of `x`; or float8_e4m3fn, with `weight_scale`.
         kind: The function applied to the gate; see `activation`. Not "xielu".
         bias: [2 * I] or None.
+        weight_scale: As in `fp8_linear`, or None.
 
     Returns:
         [T, I], dtype of `x`.
@@ -72,4 +81,4 @@ def gated_linear(
     if weight.ndim != 2 or weight.shape[0] % 2 != 0 or weight.shape[1] != x.shape[1]:
         raise InvalidArgument("weight", f"expected [2 * I, {x.shape[1]}], got {list(weight.shape)}")
     features = PLAIN if kind in _PLAIN_GATES else _ANY_GATE
-    return GATED_LINEAR.pick(x.device, x.dtype, x.shape[1], features)(x, weight, kind, bias)
+    return GATED_LINEAR.pick(x.device, x.dtype, x.shape[1], features)(x, weight, kind, bias, weight_scale)
