@@ -18,6 +18,17 @@ _QWEN3 = {
     "head_dim": 128,
     "num_key_value_heads": 8,
 }
+_QWEN3_MOE = {
+    **_QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+}
 SHAPES: dict[str, dict[str, object]] = {
     # Small enough for a CPU and for a smoke test of the script itself.
     "tiny": {
@@ -45,6 +56,30 @@ SHAPES: dict[str, dict[str, object]] = {
         "num_attention_heads": 32,
         "intermediate_size": 12288,
         "tie_word_embeddings": False,
+    },
+    "qwen3-30b-a3b": {
+        **_QWEN3_MOE,
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+    },
+    # Small enough for a CPU.
+    "tiny-moe": {
+        **_QWEN3_MOE,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "moe_intermediate_size": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
     },
 }
 

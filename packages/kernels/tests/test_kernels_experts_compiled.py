@@ -26,53 +26,96 @@ def _compile(kernel, pointers, constants, *, floats=(), num_warps=4, num_stages=
         constexprs={(kernel.arg_names.index(k),): v for k, v in constants.items()},
         attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
     )
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {"num_warps": num_warps, "num_stages": num_stages, "launch_pdl": constants.get("PDL", False)}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+POINTERS = {"pair_weights": "*fp32", "pairs": "*i32", "block_experts": "*i32", "ids": "*i64"}
+UP = {
+    "TOP_K": 8,
+    "GATED": True,
+    "KIND": 0,
+    "LIMIT": None,
+    "ALPHA": None,
+    "HAS_BIAS": True,
+    "SCALE_INPUT": False,
+}
+DOWN = {"SORTED_ROWS": True, "HAS_BIAS": True, "SCALED": True}
+
+
+def _names(kernel, dtype, *extra):
+    names = dict.fromkeys(["inner", "out", "x", "weight", "bias"], NAMES[dtype]) | POINTERS | dict(extra)
+    return {name: text for name, text in names.items() if name in kernel.arg_names}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(NAMES), ids=str)
-@pytest.mark.parametrize("num_pairs", [8, 1000, 4000, 64000])
-def test_the_grouped_gemm_fits(dtype, num_pairs):
+@pytest.mark.parametrize("num_pairs", [64, 512, 2048, 4000, 64000])
+def test_the_grouped_products_fit(dtype, num_pairs):
     pytest.importorskip("triton")
-    from llm_kernels.triton.experts import gemm_tile
-    from llm_kernels.triton.experts_kernels import grouped_gemm_kernel
+    from llm_kernels.triton import experts_kernels
+    from llm_kernels.triton.experts_tiles import expert_tiles
 
-    tile = gemm_tile(dtype, num_pairs, 64)
-    pointers = dict.fromkeys(["out", "x", "weight", "bias"], NAMES[dtype])
-    pointers |= {"pair_weights": "*fp32", "pairs": "*i32", "block_experts": "*i32"}
-    constants = {
-        "PAIRS_PER_ROW": 8,
-        "HAS_BIAS": True,
-        "SCALE": "after_bias",
-        "EVEN_K": True,
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP_M": 8,
-        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-    }
-    compiled = _compile(
-        grouped_gemm_kernel,
-        pointers,
-        constants,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
-    assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
-    assert "mma" in compiled.asm["ptx"] or dtype == torch.float32
+    tiles = expert_tiles(dtype, num_pairs, 128)
+    for kernel, tile, options in (
+        (experts_kernels.up_kernel, tiles.up, UP),
+        (experts_kernels.grouped_gemm_kernel, tiles.down, DOWN),
+    ):
+        described = {}
+        if tile.descriptor:
+            element = NAMES[dtype][1:]
+            described = {"weight": f"tensordesc<{element}[{tile.block_n},{tile.block_k}]>"}
+            if "SORTED_ROWS" in options:
+                described["x"] = f"tensordesc<{element}[{tiles.block_m},{tile.block_k}]>"
+        constants = options | {
+            "EVEN_K": True,
+            "BLOCK_M": tiles.block_m,
+            "BLOCK_N": tile.block_n,
+            "BLOCK_K": tile.block_k,
+            "GROUP_M": tile.group_m,
+            "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+            "DESCRIPTOR": tile.descriptor,
+            "PDL": True,
+        }
+        pointers = _names(kernel, dtype, *described.items())
+        compiled = _compile(kernel, pointers, constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
+        assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
+        assert "mma" in compiled.asm["ptx"] or dtype == torch.float32
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counted", [False, True])
-def test_the_sort_compiles(counted):
+@pytest.mark.parametrize("one_pass", [False, True])
+def test_the_products_of_a_few_tokens_compile(one_pass):
     pytest.importorskip("triton")
-    from llm_kernels.triton.experts_kernels import align_kernel, count_kernel
+    from llm_kernels.triton import experts_token_kernels as kernels
 
-    _compile(count_kernel, {"ids": "*i64", "counts": "*i32"}, {"CHUNK": 1024})
-    pointers = {"ids": "*i64", "counts": "*i32", "pairs": "*i32", "block_experts": "*i32"}
-    constants = {"COUNTED": counted, "N_PAD": 128, "CHUNK": 1024 if counted else 128, "BLOCK_M": 16}
-    _compile(align_kernel, pointers, constants, num_warps=4 if counted else 8)
+    flags = {"ONE_PASS": one_pass, "PDL": True}
+    up, down = kernels.token_up_kernel, kernels.token_down_kernel
+    _compile(up, _names(up, torch.bfloat16), UP | flags | {"BLOCK_I": 4, "BLOCK_K": 2048})
+    sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 1024}
+    pointers = _names(down, torch.bfloat16)
+    _compile(down, pointers, flags | sizes | {"HAS_BIAS": True, "SCALED": True}, num_warps=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_experts", [8, 128, 256])
+def test_the_sorts_compile(num_experts):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import experts_sort_kernels as kernels
+
+    pointers = {"ids": "*i64"} | dict.fromkeys(
+        ["pairs", "block_experts", "counts", "offsets", "totals"], "*i32"
+    )
+    flags = {"N_PAD": 2 * num_experts, "PDL": True}
+    for kernel, constants in (
+        (kernels.sort_kernel, flags | {"P_PAD": 4096, "BLOCK_M": 16}),
+        (kernels.count_kernel, flags | {"CHUNK": 128}),
+        (kernels.offset_kernel, {"LANES": 1024, "PDL": True}),
+        (kernels.scatter_kernel, flags | {"CHUNK": 128, "BLOCK_M": 128}),
+    ):
+        own = {name: text for name, text in pointers.items() if name in kernel.arg_names}
+        compiled = _compile(kernel, own, constants, num_warps=8)
+        assert compiled.metadata.shared <= SHARED_MEMORY_BYTES
 
 
 @pytest.mark.slow
@@ -82,7 +125,8 @@ def test_the_combination_compiles(zero_experts):
     from llm_kernels.triton.experts_kernels import combine_kernel
 
     pointers = dict.fromkeys(["out", "pair_outputs", "x"], "*bf16") | {"ids": "*i64", "pair_weights": "*fp32"}
-    _compile(combine_kernel, pointers, {"ZERO_EXPERTS": zero_experts, "K": 8, "BLOCK": 1024})
+    constants = {"ZERO_EXPERTS": zero_experts, "K": 8, "BLOCK": 1024, "PDL": True}
+    _compile(combine_kernel, pointers, constants)
 
 
 @pytest.mark.slow

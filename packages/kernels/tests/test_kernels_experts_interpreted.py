@@ -139,10 +139,10 @@ def test_xielu_and_the_gate_of_gpt_oss(relative_error):
 
 
 @inside
-@pytest.mark.parametrize("num_pairs", [1, 7, 100, 1100])
+@pytest.mark.parametrize("num_pairs", [1, 7, 100, 1100, 4500])
 @pytest.mark.parametrize(("num_experts", "block_m"), [(1, 16), (6, 16), (33, 64)])
 def test_sort_by_expert(num_pairs, num_experts, block_m):
-    from llm_kernels.triton.experts import sort_by_expert
+    from llm_kernels.triton.experts_sort import sort_by_expert
 
     generator = torch.Generator().manual_seed(num_pairs)
     ids = torch.randint(-1, num_experts + 2, (num_pairs,), generator=generator)
@@ -160,7 +160,7 @@ def test_sort_by_expert(num_pairs, num_experts, block_m):
 
 @inside
 def test_the_blocks_suffice_however_the_pairs_fall():
-    from llm_kernels.triton.experts import sort_by_expert
+    from llm_kernels.triton.experts_sort import sort_by_expert
 
     for counts in ([1] * 8, [17] * 8, [33, 1, 1, 1], [0, 0, 48], [31, 0, 1]):
         ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
@@ -194,26 +194,82 @@ def test_moe(relative_error, dtype, num_tokens):
     assert relative_error(got, expected) < BOUND[dtype]
 
 
+OPTIONS = [
+    ({}, {"limit": 0.5, "alpha": 1.702, "biases": True}),
+    ({}, {"weight_input": True, "biases": True}),
+    ({"rows": 1}, {"gated": False, "activation": "relu2"}),
+    ({"rows": 1}, {"gated": False, "biases": True}),
+    ({"routed": 8}, {"zero_experts": 3}),
+    ({"experts": 1, "top_k": 1}, {}),
+    ({"size": 128, "inner": 256, "experts": 20, "top_k": 3}, {"activation": "gelu_tanh"}),
+]
+
+
 @inside
-@pytest.mark.parametrize(
-    ("sizes", "options"),
-    [
-        ({}, {"limit": 0.5, "alpha": 1.702, "biases": True}),
-        ({}, {"weight_input": True, "biases": True}),
-        ({"rows": 1}, {"gated": False, "activation": "relu2"}),
-        ({"routed": 8}, {"zero_experts": 3}),
-        ({"experts": 1, "top_k": 1}, {}),
-        ({"size": 128, "inner": 256, "experts": 20, "top_k": 3}, {"activation": "gelu_tanh"}),
-    ],
-    ids=str,
-)
-def test_moe_options(relative_error, sizes, options):
-    problem = _problem(20, torch.float32, **sizes)
+@pytest.mark.parametrize("num_tokens", [1, 3, 20])
+@pytest.mark.parametrize(("sizes", "options"), OPTIONS, ids=str)
+def test_moe_options(relative_error, num_tokens, sizes, options):
+    problem = _problem(num_tokens, torch.float32, **sizes)
     options = dict(options)
     if options.pop("biases", False):
-        options |= {"up_bias": _randn(5, 80, seed=4), "down_bias": _randn(5, 72, seed=5)}
+        options |= {"up_bias": _randn(*problem[3].shape[:2], seed=4), "down_bias": _randn(5, 72, seed=5)}
     got, expected = _moe(problem, **options)
     assert relative_error(got, expected) < 2e-6
+
+
+@inside
+@pytest.mark.parametrize(("size", "inner"), [(4200, 40), (72, 1100)])
+def test_rows_of_weights_wider_than_a_program(relative_error, size, inner):
+    got, expected = _moe(_problem(2, torch.float32, size=size, inner=inner))
+    assert relative_error(got, expected) < 2e-6
+
+
+@inside
+@pytest.mark.parametrize("counts", [(40, 0, 0, 0, 0), (0, 0, 17, 0, 1), (1, 1, 1, 1, 1), (0, 0, 0, 0, 0)])
+def test_moe_when_the_experts_are_uneven(relative_error, counts):
+    """One expert has all tokens, or some have none; the pairs left over go to no expert."""
+    ids = torch.full((40, 1), -1)
+    taken = 0
+    for expert, count in enumerate(counts):
+        ids[taken : taken + count] = expert
+        taken += count
+    x, weights, _, up, down = _problem(40, torch.float32, top_k=1)
+    got, expected = _moe((x, weights, ids, up, down))
+    assert relative_error(got, expected) < 2e-6
+    assert not got[taken:].any()
+
+
+@inside
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("size", "inner"), [(72, 40), (128, 64)])
+def test_every_tile_computes_the_same(relative_error, dtype, size, inner):
+    from llm_kernels.expert_mlp import ExpertMlp
+    from llm_kernels.triton.experts import moe_by_expert
+    from llm_kernels.triton.experts_tiles import ExpertTiles, Tile
+
+    x, weights, ids, up, down = _problem(30, dtype, size=size, inner=inner)
+    plain = {"up_bias": None, "down_bias": None, "limit": None, "alpha": None, "weight_input": False}
+    mlp = ExpertMlp(up=up, down=down, activation="silu", gated=True, zero_experts=0, **plain)
+    expected = torch.empty_like(x)
+    with ops.use_backend("moe", "torch"):
+        ops.moe(expected, x, weights, ids, up, down)
+    for block_m, block_n, group_m, descriptor in (
+        (16, 32, 8, False),
+        (16, 64, 1, True),
+        (64, 16, 4, True),
+        (128, 16, 2, False),
+    ):
+        tile = Tile(
+            block_n=block_n,
+            block_k=32,
+            num_warps=4,
+            num_stages=2,
+            descriptor=descriptor,
+            group_m=group_m,
+        )
+        out = torch.full_like(x, float("nan"))
+        moe_by_expert(out, x, weights, ids, mlp, ExpertTiles(block_m=block_m, up=tile, down=tile))
+        assert relative_error(out, expected) < BOUND[dtype]
 
 
 @inside

@@ -1,55 +1,33 @@
-"""Grouped linear and mixtures of experts in Triton: launches and tiles. Nothing here waits for the device."""
+"""Grouped linear and mixtures of experts in Triton: the launches. Nothing here waits for the device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from llm_kernels.checks import check_gate_options, check_grouped_linear, check_inner_contiguous
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.triton import experts_kernels as kernels
-from llm_kernels.triton.activation import activation, gated_activation
+from llm_kernels.triton import experts_token_kernels as token_kernels
+from llm_kernels.triton.activation import activation_number
+from llm_kernels.triton.dependent_launch import launch_options
+from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
+from llm_kernels.triton.experts_tiles import (
+    TOKEN_TILES,
+    ExpertTiles,
+    Tile,
+    TokenTiles,
+    expert_tiles,
+    is_by_token,
+)
 
-# Up to so many comparisons each program of the sort counts the pairs of all experts itself: a launch saved.
-_COUNT_IN_PLACE = 16384
-_CHUNK = 1024
 _COMBINE_BLOCK = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmTile:
-    """Tile and pipeline of the grouped product."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Pairs sorted by expert, in blocks; pairs int32 [B * block_m], experts int32 [B] (-1: no block)."""
-
-    pairs: torch.Tensor
-    experts: torch.Tensor
-
-
-def gemm_tile(dtype: torch.dtype, num_pairs: int, num_experts: int) -> GemmTile:
-    """Rows a tile after the mean number of pairs an expert: what is known without reading the ids."""
-    mean = num_pairs / num_experts
-    if dtype == torch.float32:
-        block_m = 16 if mean <= 16 else 64
-        return GemmTile(block_m=block_m, block_n=64, block_k=32, num_warps=4, num_stages=3)
-    if mean <= 16:
-        return GemmTile(block_m=16, block_n=64, block_k=128, num_warps=4, num_stages=4)
-    if mean <= 32:
-        return GemmTile(block_m=32, block_n=128, block_k=64, num_warps=4, num_stages=4)
-    if mean <= 96:
-        return GemmTile(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
-    return GemmTile(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=3)
+# The widest row that a program of the kernels for a few tokens holds at once.
+_UP_DEPTH = 4096
+_DOWN_DEPTH = 1024
 
 
 def grouped_linear(
@@ -66,9 +44,9 @@ def grouped_linear(
         return
     num_experts = weight_NOI.shape[0]
     out_PO.masked_fill_(((expert_ids < 0) | (expert_ids >= num_experts)).unsqueeze(-1), 0)
-    tile = gemm_tile(x_PI.dtype, x_PI.shape[0], num_experts)
-    blocks = sort_by_expert(expert_ids, num_experts, tile.block_m)
-    _multiply(out_PO, x_PI, weight_NOI, bias_NO, blocks, tile, pairs_per_row=1, weights=None, scale="none")
+    tiles = expert_tiles(x_PI.dtype, x_PI.shape[0], num_experts)
+    blocks = sort_by_expert(expert_ids, num_experts, tiles.block_m)
+    multiply(out_PO, x_PI, weight_NOI, bias_NO, blocks, tiles.down, weights=None, is_sorted=False)
 
 
 def moe(
@@ -78,25 +56,109 @@ def moe(
     mlp.check(out_TE, x_TE, weights_TK, ids_TK)
     check_gate_options(mlp.activation, mlp.limit, mlp.alpha)
     check_inner_contiguous(out_TE=out_TE, x_TE=x_TE, up=mlp.up, down=mlp.down)
-    num_tokens, size = x_TE.shape
+    for field, bias in (("up_bias", mlp.up_bias), ("down_bias", mlp.down_bias)):
+        if bias is not None:
+            check_inner_contiguous(**{field: bias})
+    num_tokens, num_experts = x_TE.shape[0], mlp.down.shape[0]
     if num_tokens == 0:
         return
-    top_k, num_experts = ids_TK.shape[1], mlp.down.shape[0]
-    ids, weights = ids_TK.reshape(-1), weights_TK.reshape(-1)
-    tile = gemm_tile(x_TE.dtype, ids.numel(), num_experts)
-    blocks = sort_by_expert(ids, num_experts, tile.block_m)
-    inner = _inner(x_TE, weights, blocks, tile, mlp, top_k)
-    outputs = x_TE.new_empty(ids.numel(), size)
-    scale = "none" if mlp.weight_input else "after_bias"
-    _multiply(
-        outputs, inner, mlp.down, mlp.down_bias, blocks, tile, pairs_per_row=1, weights=weights, scale=scale
+    ids, weights = ids_TK.contiguous(), weights_TK.contiguous()
+    if is_by_token(num_tokens, num_experts):
+        moe_by_token(out_TE, x_TE, weights, ids, mlp, TOKEN_TILES)
+    else:
+        moe_by_expert(out_TE, x_TE, weights, ids, mlp, expert_tiles(x_TE.dtype, ids.numel(), num_experts))
+
+
+def moe_by_token(
+    out_TE: torch.Tensor,
+    x_TE: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    mlp: ExpertMlp,
+    tiles: TokenTiles,
+) -> None:
+    """For few tokens: each pair reads its expert's weights; two launches."""
+    (num_tokens, top_k), (num_experts, size, inner_size) = ids_TK.shape, mlp.down.shape
+    inner = x_TE.new_empty(ids_TK.numel(), inner_size)
+    depth = min(triton.next_power_of_2(size), _UP_DEPTH)
+    rows = max(1, tiles.up_weights // (depth * (1 + mlp.gated)))
+    token_kernels.token_up_kernel[(triton.cdiv(inner_size, rows), ids_TK.numel())](
+        inner,
+        x_TE,
+        mlp.up,
+        mlp.up if mlp.up_bias is None else mlp.up_bias,
+        weights_TK,
+        ids_TK,
+        inner.stride(0),
+        x_TE.stride(0),
+        mlp.up.stride(0),
+        mlp.up.stride(1),
+        0 if mlp.up_bias is None else mlp.up_bias.stride(0),
+        num_experts,
+        inner_size,
+        size,
+        TOP_K=top_k,
+        BLOCK_I=rows,
+        BLOCK_K=depth,
+        ONE_PASS=size <= depth,
+        num_warps=tiles.up_warps,
+        **_up_options(mlp),
+        **launch_options(x_TE.device),
     )
+    choices = triton.next_power_of_2(top_k)
+    depth = min(triton.next_power_of_2(inner_size), _DOWN_DEPTH)
+    rows = max(1, tiles.down_weights // (depth * choices))
+    token_kernels.token_down_kernel[(triton.cdiv(size, rows), num_tokens)](
+        out_TE,
+        inner,
+        mlp.down,
+        mlp.down if mlp.down_bias is None else mlp.down_bias,
+        weights_TK,
+        ids_TK,
+        x_TE,
+        out_TE.stride(0),
+        inner.stride(0),
+        mlp.down.stride(0),
+        mlp.down.stride(1),
+        0 if mlp.down_bias is None else mlp.down_bias.stride(0),
+        x_TE.stride(0),
+        num_experts,
+        size,
+        inner_size,
+        TOP_K=top_k,
+        ZERO_EXPERTS=mlp.zero_experts,
+        HAS_BIAS=mlp.down_bias is not None,
+        SCALED=not mlp.weight_input,
+        BLOCK_E=rows,
+        K_PAD=choices,
+        BLOCK_I=depth,
+        ONE_PASS=inner_size <= depth,
+        num_warps=tiles.down_warps,
+        **launch_options(x_TE.device),
+    )
+
+
+def moe_by_expert(
+    out_TE: torch.Tensor,
+    x_TE: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    mlp: ExpertMlp,
+    tiles: ExpertTiles,
+) -> None:
+    """Sorts the pairs by expert and multiplies block by block."""
+    (num_tokens, top_k), (num_experts, size, _) = ids_TK.shape, mlp.down.shape
+    blocks = sort_by_expert(ids_TK.view(-1), num_experts, tiles.block_m)
+    inner = multiply_up(x_TE, weights_TK, blocks, tiles.up, mlp, top_k)
+    outputs = x_TE.new_empty(ids_TK.numel(), size)
+    weights = None if mlp.weight_input else weights_TK
+    multiply(outputs, inner, mlp.down, mlp.down_bias, blocks, tiles.down, weights=weights, is_sorted=True)
     kernels.combine_kernel[(num_tokens, triton.cdiv(size, _COMBINE_BLOCK))](
         out_TE,
         outputs,
         x_TE,
-        ids,
-        weights,
+        ids_TK,
+        weights_TK,
         out_TE.stride(0),
         outputs.stride(0),
         x_TE.stride(0),
@@ -106,79 +168,68 @@ def moe(
         K=top_k,
         BLOCK=_COMBINE_BLOCK,
         num_warps=4,
+        **launch_options(x_TE.device),
     )
 
 
-def sort_by_expert(ids: torch.Tensor, num_experts: int, block_m: int) -> Blocks:
-    """Sorts the pairs into blocks of one expert each, keeping their order; ids out of range are left out."""
-    num_pairs = ids.numel()
-    touched = min(num_pairs, num_experts)
-    max_blocks = min(num_pairs, (num_pairs + touched * (block_m - 1)) // block_m)
-    pairs = ids.new_empty(max_blocks * block_m, dtype=torch.int32)
-    block_experts = ids.new_empty(max_blocks, dtype=torch.int32)
-    padded, all_pairs = triton.next_power_of_2(num_experts), triton.next_power_of_2(num_pairs)
-    counted = padded * all_pairs > _COUNT_IN_PLACE
-    counts = block_experts
-    if counted:
-        counts = ids.new_empty(num_experts, dtype=torch.int32)
-        kernels.count_kernel[(num_experts,)](ids, counts, num_pairs, CHUNK=_CHUNK, num_warps=4)
-    kernels.align_kernel[(num_experts,)](
-        ids,
-        counts,
-        pairs,
-        block_experts,
-        num_pairs,
-        num_experts,
-        max_blocks,
-        COUNTED=counted,
-        N_PAD=padded,
-        CHUNK=_CHUNK if counted else all_pairs,
-        BLOCK_M=block_m,
-        num_warps=4 if counted else 8,
-    )
-    return Blocks(pairs=pairs, experts=block_experts)
-
-
-def _inner(
-    x_TE: torch.Tensor, weights: torch.Tensor, blocks: Blocks, tile: GemmTile, mlp: ExpertMlp, top_k: int
+def multiply_up(
+    x_TE: torch.Tensor, weights_TK: torch.Tensor, blocks: Blocks, tile: Tile, mlp: ExpertMlp, top_k: int
 ) -> torch.Tensor:
-    """The experts' inner layer after the activation: [P, I]. Rows of pairs without expert hold anything."""
-    num_pairs = x_TE.shape[0] * top_k
-    projected = x_TE.new_empty(num_pairs, mlp.up.shape[1])
-    scale = "before_bias" if mlp.weight_input else "none"
-    _multiply(
-        projected, x_TE, mlp.up, mlp.up_bias, blocks, tile, pairs_per_row=top_k, weights=weights, scale=scale
+    """The experts' inner layer after the activation, a row a place in the blocks: [B * block_m, I]."""
+    inner_size, in_size = mlp.down.shape[2], x_TE.shape[1]
+    inner = x_TE.new_empty(blocks.pairs.numel(), inner_size)
+    num_blocks = blocks.experts.numel()
+    weight = _described(mlp.up, tile)
+    kernels.up_kernel[(num_blocks * triton.cdiv(inner_size, tile.block_n),)](
+        inner,
+        x_TE,
+        mlp.up if weight is None else weight,
+        mlp.up if mlp.up_bias is None else mlp.up_bias,
+        weights_TK,
+        blocks.pairs,
+        blocks.experts,
+        inner.stride(0),
+        x_TE.stride(0),
+        mlp.up.stride(0),
+        mlp.up.stride(1),
+        0 if mlp.up_bias is None else mlp.up_bias.stride(0),
+        weights_TK.numel(),
+        num_blocks,
+        inner_size,
+        in_size,
+        TOP_K=top_k,
+        DESCRIPTOR=weight is not None,
+        **_up_options(mlp),
+        **_tile_options(tile, blocks.block_m, x_TE.dtype, in_size),
+        **launch_options(x_TE.device),
     )
-    if not mlp.gated:
-        activation(projected, projected, mlp.activation, None)
-        return projected
-    inner = x_TE.new_empty(num_pairs, mlp.down.shape[2])
-    gated_activation(inner, projected, mlp.activation, mlp.limit, mlp.alpha)
     return inner
 
 
-def _multiply(
+def multiply(
     out: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     blocks: Blocks,
-    tile: GemmTile,
+    tile: Tile,
     *,
-    pairs_per_row: int,
     weights: torch.Tensor | None,
-    scale: str,
+    is_sorted: bool,
 ) -> None:
+    """Row p of `out`: pair p times its expert's weights; the rows of `x` lie by pair, or sorted."""
     out_size, in_size = weight.shape[1:]
-    if bias is not None:
-        check_inner_contiguous(bias=bias)
     num_blocks = blocks.experts.numel()
+    described = _described(weight, tile)
+    rows: Any = x
+    if is_sorted and described is not None:
+        rows = TensorDescriptor.from_tensor(x, [blocks.block_m, tile.block_k])
     kernels.grouped_gemm_kernel[(num_blocks * triton.cdiv(out_size, tile.block_n),)](
         out,
-        x,
-        weight,
+        rows,
+        weight if described is None else described,
         weight if bias is None else bias,
-        x if weights is None else weights,
+        out if weights is None else weights,
         blocks.pairs,
         blocks.experts,
         out.stride(0),
@@ -190,15 +241,42 @@ def _multiply(
         num_blocks,
         out_size,
         in_size,
-        PAIRS_PER_ROW=pairs_per_row,
+        SORTED_ROWS=is_sorted,
         HAS_BIAS=bias is not None,
-        SCALE=scale,
-        EVEN_K=in_size % tile.block_k == 0,
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-        GROUP_M=8,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        SCALED=weights is not None,
+        DESCRIPTOR=described is not None,
+        **_tile_options(tile, blocks.block_m, x.dtype, in_size),
+        **launch_options(x.device),
     )
+
+
+def _up_options(mlp: ExpertMlp) -> dict[str, Any]:
+    return {
+        "GATED": mlp.gated,
+        "KIND": activation_number(mlp.activation),
+        "LIMIT": mlp.limit,
+        "ALPHA": mlp.alpha,
+        "HAS_BIAS": mlp.up_bias is not None,
+        "SCALE_INPUT": mlp.weight_input,
+    }
+
+
+def _tile_options(tile: Tile, block_m: int, dtype: torch.dtype, in_size: int) -> dict[str, Any]:
+    return {
+        "EVEN_K": in_size % tile.block_k == 0,
+        "BLOCK_M": block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": tile.block_k,
+        "GROUP_M": tile.group_m,
+        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }
+
+
+def _described(weight: torch.Tensor, tile: Tile) -> TensorDescriptor | None:
+    """The weights [N, O, I] as a matrix for the bulk copy engine; None: not wanted or not possible."""
+    row_bytes = weight.shape[2] * weight.element_size()
+    if not tile.descriptor or not weight.is_contiguous() or row_bytes % 16 or weight.data_ptr() % 16:
+        return None
+    return TensorDescriptor.from_tensor(weight.view(-1, weight.shape[2]), [tile.block_n, tile.block_k])

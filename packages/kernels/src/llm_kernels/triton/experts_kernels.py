@@ -1,7 +1,7 @@
-"""Kernels of the expert ops: sort pairs by expert into blocks, multiply by block, sum a token's experts.
+"""Kernels that multiply blocks of pairs by their expert's weights, and sum a token's experts.
 
-A pair is one (token, choice): pair p belongs to token p // K. Blocks hold BLOCK_M pairs of one expert; the
-last block of an expert is filled up with the number of pairs, which is no pair.
+Pairs and blocks are those of experts_sort_kernels.py. Weights come by pointers, or by a descriptor of the
+matrix [N * O, I] (DESCRIPTOR), which the bulk copy engine reads.
 """
 
 from __future__ import annotations
@@ -9,63 +9,131 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit  # type: ignore[untyped-decorator]
-def count_kernel(ids: tl.tensor, counts: tl.tensor, num_pairs: tl.tensor, CHUNK: tl.constexpr) -> None:
-    """counts[e]: pairs of expert e; one program an expert."""
-    expert = tl.program_id(0)
-    total = tl.zeros([CHUNK], tl.int32)
-    for start in range(0, num_pairs, CHUNK):
-        pair = start + tl.arange(0, CHUNK)
-        total += (tl.load(ids + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
-    tl.store(counts + expert, tl.sum(total, axis=0))
+from llm_kernels.triton.activation import activate
+from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def align_kernel(
-    ids: tl.tensor,
-    counts: tl.tensor,
+def gate_value(
+    gate: tl.tensor, up: tl.tensor, KIND: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr
+) -> tl.tensor:
+    """The gated activation of float32 values, as `ops.gated_activation` says."""
+    if LIMIT is not None:
+        gate = tl.where(gate > LIMIT, LIMIT, gate)  # keeps NaN, as torch does
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up))
+    if ALPHA is not None:  # noqa: SIM108 - a branch of the compiler
+        result = gate * tl.sigmoid(ALPHA * gate) * (up + 1.0)
+    else:
+        result = activate(gate, KIND) * up
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _block_and_tile(num_blocks: tl.tensor, num_tiles: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
+    """Programs that run together share weights (blocks of one expert) and rows."""
+    group = tl.program_id(0) // (GROUP_M * num_tiles)
+    within = tl.program_id(0) % (GROUP_M * num_tiles)
+    group_size = tl.minimum(num_blocks - group * GROUP_M, GROUP_M)
+    return group * GROUP_M + within % group_size, within // group_size
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
+    inner: tl.tensor,
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    pair_weights: tl.tensor,
     pairs: tl.tensor,
     block_experts: tl.tensor,
+    inner_stride: tl.tensor,
+    x_stride: tl.tensor,
+    weight_stride_expert: tl.tensor,
+    weight_stride_out: tl.tensor,
+    bias_stride: tl.tensor,
     num_pairs: tl.tensor,
-    num_experts: tl.tensor,
-    max_blocks: tl.tensor,
-    COUNTED: tl.constexpr,
-    N_PAD: tl.constexpr,
-    CHUNK: tl.constexpr,
+    num_blocks: tl.tensor,
+    inner_size: tl.tensor,
+    in_size: tl.tensor,
+    TOP_K: tl.constexpr,
+    GATED: tl.constexpr,
+    KIND: tl.constexpr,
+    LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SCALE_INPUT: tl.constexpr,
+    EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
-    """Writes one expert's blocks, in the order of its pairs; one program an expert.
-
-    Without COUNTED one chunk holds all pairs, and each program counts for itself.
-    """
-    expert = tl.program_id(0)
-    experts = tl.arange(0, N_PAD)
-    lane = tl.arange(0, CHUNK)
-    if COUNTED:
-        count = tl.load(counts + experts, mask=experts < num_experts, other=0)
+    """inner[r]: the activation of weight[expert of r] @ x[token of r]; r: a row of the sorted blocks."""
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
+    block, tile = _block_and_tile(num_blocks, tl.cdiv(inner_size, BLOCK_N), GROUP_M)
+    expert = tl.load(block_experts + block)
+    if expert < 0:
+        return
+    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    pair = tl.load(pairs + row)
+    is_pair = (pair < num_pairs)[:, None]
+    depth = tl.arange(0, BLOCK_K)
+    x_at = x + (pair // TOP_K).to(tl.int64)[:, None] * x_stride + depth[None, :]
+    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    first_row = expert * ((1 + GATED) * inner_size) + tile * BLOCK_N
+    # Columns past the end repeat the first ones, so that the loads need no mask for them.
+    safe = (column % inner_size).to(tl.int64)
+    if not DESCRIPTOR:
+        weight_at = weight + expert.to(tl.int64) * weight_stride_expert
+        weight_at += safe[None, :] * weight_stride_out + depth[:, None]
+        up_offset = inner_size.to(tl.int64) * weight_stride_out
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    if GATED:
+        up_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, in_size, BLOCK_K):
+        left = in_size - start
+        if EVEN_K:
+            a = tl.load(x_at, mask=is_pair, other=0.0)
+        else:
+            a = tl.load(x_at, mask=is_pair & (depth[None, :] < left), other=0.0)
+        if DESCRIPTOR:
+            b = weight.load([first_row, start]).T
+        elif EVEN_K:
+            b = tl.load(weight_at)
+        else:
+            b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+        if GATED:
+            if DESCRIPTOR:
+                b_up = weight.load([first_row + inner_size, start]).T
+            elif EVEN_K:
+                b_up = tl.load(weight_at + up_offset)
+            else:
+                b_up = tl.load(weight_at + up_offset, mask=depth[:, None] < left, other=0.0)
+            up_total = tl.dot(a, b_up, up_total, input_precision=PRECISION)
+        x_at += BLOCK_K
+        if not DESCRIPTOR:
+            weight_at += BLOCK_K
+    if SCALE_INPUT:
+        scale = tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
+        total *= scale
+        if GATED:
+            up_total *= scale
+    if HAS_BIAS:
+        bias_at = bias + expert.to(tl.int64) * bias_stride + safe
+        total += tl.load(bias_at).to(tl.float32)[None, :]
+        if GATED:
+            up_total += tl.load(bias_at + inner_size).to(tl.float32)[None, :]
+    if GATED:  # noqa: SIM108 - a branch of the compiler
+        result = gate_value(total, up_total, KIND, LIMIT, ALPHA)
     else:
-        given = tl.load(ids + lane, mask=lane < num_pairs, other=-1)
-        count = tl.sum((given[None, :] == experts[:, None]).to(tl.int32), axis=1)
-        count = tl.where(experts < num_experts, count, 0)
-    blocks = (count + BLOCK_M - 1) // BLOCK_M
-    first_block = tl.sum(tl.where(experts < expert, blocks, 0), axis=0)
-    num_blocks = tl.sum(tl.where(experts == expert, blocks, 0), axis=0)
-    num_own = tl.sum(tl.where(experts == expert, count, 0), axis=0)
-    for start in range(0, num_blocks, CHUNK):
-        tl.store(block_experts + first_block + start + lane, expert, mask=start + lane < num_blocks)
-    if expert == num_experts - 1:
-        for start in range(first_block + num_blocks, max_blocks, CHUNK):
-            tl.store(block_experts + start + lane, -1, mask=start + lane < max_blocks)
-    own = pairs + first_block * BLOCK_M
-    filler = num_own + tl.arange(0, BLOCK_M)
-    tl.store(own + filler, num_pairs, mask=filler < num_blocks * BLOCK_M)
-    written = 0
-    for start in range(0, num_pairs, CHUNK):
-        pair = start + lane
-        is_own = (tl.load(ids + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
-        tl.store(own + written + tl.cumsum(is_own, axis=0) - 1, pair, mask=is_own == 1)
-        written += tl.sum(is_own, axis=0)
+        result = activate(total, KIND)
+    at = inner + row.to(tl.int64)[:, None] * inner_stride + column[None, :]
+    tl.store(at, result.to(inner.dtype.element_ty), mask=is_pair & (column < inner_size)[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -86,55 +154,65 @@ def grouped_gemm_kernel(
     num_blocks: tl.tensor,
     out_size: tl.tensor,
     in_size: tl.tensor,
-    PAIRS_PER_ROW: tl.constexpr,
+    SORTED_ROWS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    SCALE: tl.constexpr,
+    SCALED: tl.constexpr,
     EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
-    """out[p] = weight[expert of p] @ x[p // PAIRS_PER_ROW]; SCALE tells where the pair's weight goes in."""
-    # Programs that run together share weights (blocks of one expert) and rows.
-    num_tiles = tl.cdiv(out_size, BLOCK_N)
-    group = tl.program_id(0) // (GROUP_M * num_tiles)
-    within = tl.program_id(0) % (GROUP_M * num_tiles)
-    group_size = tl.minimum(num_blocks - group * GROUP_M, GROUP_M)
-    block = group * GROUP_M + within % group_size
-    tile = within // group_size
-    expert = tl.load(block_experts + block).to(tl.int64)
+    """out[p] = (weight[expert of p] @ row of p + bias) * weight of p; rows lie by pair or SORTED.
+
+    With DESCRIPTOR sorted rows come by a descriptor too; rows of blocks that hold no pair may be anything.
+    """
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
+    block, tile = _block_and_tile(num_blocks, tl.cdiv(out_size, BLOCK_N), GROUP_M)
+    expert = tl.load(block_experts + block)
     if expert < 0:
         return
-    pair = tl.load(pairs + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    pair = tl.load(pairs + row)
     is_pair = (pair < num_pairs)[:, None]
+    depth = tl.arange(0, BLOCK_K)
+    if not (DESCRIPTOR and SORTED_ROWS):
+        x_row = row if SORTED_ROWS else pair
+        x_at = x + x_row.to(tl.int64)[:, None] * x_stride + depth[None, :]
     column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    inner = tl.arange(0, BLOCK_K)
-    x_at = x + (pair // PAIRS_PER_ROW).to(tl.int64)[:, None] * x_stride + inner[None, :]
-    # Columns past the end repeat the first ones, so that the loads need no mask for them.
-    weight_row = (column % out_size).to(tl.int64)[None, :] * weight_stride_out
-    weight_at = weight + expert * weight_stride_expert + weight_row + inner[:, None]
+    safe = (column % out_size).to(tl.int64)
+    if not DESCRIPTOR:
+        weight_at = weight + expert.to(tl.int64) * weight_stride_expert
+        weight_at += safe[None, :] * weight_stride_out + depth[:, None]
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, in_size, BLOCK_K):
-        if EVEN_K:
+        left = in_size - start
+        if DESCRIPTOR and SORTED_ROWS:
+            a = x.load([block * BLOCK_M, start])
+        elif EVEN_K:
             a = tl.load(x_at, mask=is_pair, other=0.0)
+        else:
+            a = tl.load(x_at, mask=is_pair & (depth[None, :] < left), other=0.0)
+        if not (DESCRIPTOR and SORTED_ROWS):
+            x_at += BLOCK_K
+        if DESCRIPTOR:
+            b = weight.load([expert * out_size + tile * BLOCK_N, start]).T
+        elif EVEN_K:
             b = tl.load(weight_at)
         else:
-            left = in_size - start
-            a = tl.load(x_at, mask=is_pair & (inner[None, :] < left), other=0.0)
-            b = tl.load(weight_at, mask=inner[:, None] < left, other=0.0)
+            b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
+        if not DESCRIPTOR:
+            weight_at += BLOCK_K
         total = tl.dot(a, b, total, input_precision=PRECISION)
-        x_at += BLOCK_K
-        weight_at += BLOCK_K
-    if SCALE != "none":
-        scale = tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
-    if SCALE == "before_bias":
-        total *= scale
     if HAS_BIAS:
-        total += tl.load(bias + expert * bias_stride + column % out_size).to(tl.float32)[None, :]
-    if SCALE == "after_bias":
-        total *= scale
+        bias_at = bias + expert.to(tl.int64) * bias_stride + safe
+        total += tl.load(bias_at).to(tl.float32)[None, :]
+    if SCALED:
+        total *= tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
     at = out + pair.to(tl.int64)[:, None] * out_stride + column[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=is_pair & (column < out_size)[None, :])
 
@@ -154,6 +232,7 @@ def combine_kernel(
     ZERO_EXPERTS: tl.constexpr,
     K: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """out[t]: the sum of the outputs of t's pairs, where x[t] is the output of a zero expert."""
     token = tl.program_id(0).to(tl.int64)
@@ -161,6 +240,8 @@ def combine_kernel(
     inside = column < size
     total = tl.zeros([BLOCK], tl.float32)
     share = 0.0
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     for choice in tl.static_range(K):
         pair = token * K + choice
         expert = tl.load(ids + pair)
