@@ -36,8 +36,8 @@ struct PrefillConfig {
   static constexpr int kKeyOffset = kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
   static constexpr int kBarrierOffset = kValueOffset + Stages * kKeyBytes;
   static constexpr int kSharedBytes = kBarrierOffset + 256 + 1024;  // the base is moved to a multiple of 1,024
-  static constexpr int kProducerRegisters = Groups == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = Groups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = Groups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = Groups == 2 ? 232 : 160;
 };
 
 // Barriers and the two places for pieces, after the tiles. Addresses in shared memory.
