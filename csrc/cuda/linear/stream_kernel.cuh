@@ -206,9 +206,12 @@ struct StreamKernel {
   }
 
   // Two neighbouring rows of one token, added over the cluster in the order of its blocks.
-  static __device__ float2 total(const StreamParams& p, std::uint32_t sums, int token, int row) {
-    const std::uint32_t at = sums + (token * kSumStride + row) * 4;
+  static __device__ float2 total(const StreamParams& p, const float* sums, int token, int row) {
+    const float* mine = sums + token * kSumStride + row;
+    if (p.split == 1) return *reinterpret_cast<const float2*>(mine);
+    const std::uint32_t at = shared_address(mine);
     float2 value = read_cluster(at, 0);
+#pragma unroll 4
     for (int rank = 1; rank < p.split; ++rank) {
       const float2 more = read_cluster(at, rank);
       value.x += more.x;
@@ -218,7 +221,7 @@ struct StreamKernel {
   }
 
   // Finishes this block's share of the cluster's rows.
-  static __device__ void finish(const StreamParams& p, std::uint32_t sums, int tile, int rank) {
+  static __device__ void finish(const StreamParams& p, const float* sums, int tile, int rank) {
     constexpr int rows = Gated ? kRows / 2 : kRows;
     const int share = (rows / 2 + p.split - 1) / p.split;  // in pairs of rows
     const int begin = rank * share, width = min(rows / 2 - begin, share);
@@ -261,12 +264,17 @@ struct StreamKernel {
       asm volatile("bar.sync 1, 128;" ::: "memory");  // all have read the ring
       lay_down(sum, reinterpret_cast<float*>(ring));
     }
-    // A block alone is a cluster of one.
-    cluster_arrive();
-    cluster_wait();
-    finish(p, data, tile, rank);
-    cluster_arrive();
-    cluster_wait();  // the others may still read this block's sums
+    const float* sums = reinterpret_cast<const float*>(ring);
+    if (p.split == 1) {
+      __syncthreads();
+      finish(p, sums, tile, 0);
+    } else {
+      cluster_arrive();
+      cluster_wait();
+      finish(p, sums, tile, rank);
+      cluster_arrive();
+      cluster_wait();  // the others may still read this block's sums
+    }
   }
 };
 
