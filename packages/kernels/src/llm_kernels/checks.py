@@ -86,11 +86,12 @@ def check_shared_prefix(metadata: AttentionMetadata, device: torch.device) -> No
 def check_cache_scales(
     key_cache: torch.Tensor, key_scale: torch.Tensor | None, value_scale: torch.Tensor | None
 ) -> None:
-    """Checks the scales of a cache, of which there are both or none."""
+    """Checks the scales of a cache in e4m3, of which there are both or none; other caches have none."""
     if (key_scale is None) != (value_scale is None):
         raise InvalidArgument("value_scale", "expected with key_scale, and only with it")
     for field, scale in (("key_scale", key_scale), ("value_scale", value_scale)):
         if scale is not None:
+            check_dtype("key_cache", key_cache, torch.float8_e4m3fn)
             check_shape(field, scale, (key_cache.shape[2],), key_cache.device)
             check_dtype(field, scale, torch.float32)
             check_inner_contiguous(**{field: scale})

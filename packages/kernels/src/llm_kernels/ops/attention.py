@@ -28,6 +28,8 @@ class _PagedAttention(Protocol):
         alibi_slopes: torch.Tensor | None,
         causal: bool,
         distance_bias: torch.Tensor | None = None,
+        key_scale: torch.Tensor | None = None,
+        value_scale: torch.Tensor | None = None,
         /,
     ) -> None: ...
 
@@ -35,7 +37,7 @@ class _PagedAttention(Protocol):
 _VALUE_SIZE = frozenset({"value_size"})
 _ODD_VALUE_SIZE = frozenset({"value_size", "odd_size"})  # one of the two sizes is no multiple of 16
 _CPP_FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
-_TRITON_FEATURES = _CPP_FEATURES | _ODD_VALUE_SIZE
+_TRITON_FEATURES = _CPP_FEATURES | _ODD_VALUE_SIZE | {"fp8_cache"}
 
 
 def _cpp_head_size(_dtype: torch.dtype, head_size: int) -> bool:
@@ -71,6 +73,8 @@ def paged_attention(
     alibi_slopes: torch.Tensor | None = None,
     causal: bool = True,
     distance_bias: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Attention of each row's query tokens over its cached tokens, the step's own included.
 
@@ -82,7 +86,7 @@ def paged_attention(
         out_THV: [T, H, V], dtype of the query. Tokens past `cu_query_lens[R]` are left as they are.
         query_THD: [T, H, D]; may be a strided view with a contiguous last dimension.
         key_cache: [N, block_size, K, D]; H a multiple of K; last dimension contiguous. Blocks may lie
-            further apart than their size.
+            further apart than their size. A float dtype, or float8_e4m3fn.
         value_cache: [N, block_size, K, V]; same. V may differ from D.
         metadata: The rows, decode rows first.
         scale: Factor of the scores, mostly D ** -0.5.
@@ -96,13 +100,15 @@ def paged_attention(
             are not counted in them, and a window, a chunk, ALiBi or a bias by distance have no meaning.
         distance_bias: float32 [H, L]; added to the (capped) score of a key at k: that of the distance p - k,
             from L - 1 on the last one.
+        key_scale: float32 [K], what the keys of a float8_e4m3fn cache are multiplied by; None: 1.
+        value_scale: Same for the values; both or none.
 
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, or (CPU) a block id lies outside the cache.
     """
     head_size, value_size = query_THD.shape[-1], value_cache.shape[-1]
     features = PLAIN
-    further: tuple[torch.Tensor, ...] = ()
+    further: tuple[torch.Tensor | None, ...] = ()
     if chunk is not None or sinks is not None or alibi_slopes is not None or not causal:
         features = _features(chunk, sinks, alibi_slopes, causal)
     if value_size != head_size:
@@ -111,6 +117,9 @@ def paged_attention(
     if distance_bias is not None:  # Only back ends with the feature have the argument.
         features |= {"distance_bias"}
         further = (distance_bias,)
+    if key_cache.dtype == torch.float8_e4m3fn or key_scale is not None or value_scale is not None:
+        features |= {"fp8_cache"}
+        further = (distance_bias, key_scale, value_scale)
     PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features)(
         out_THV,
         query_THD,

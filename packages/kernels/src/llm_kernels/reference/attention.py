@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-from llm_kernels.checks import check_attention, check_scoring
+from llm_kernels.checks import check_attention, check_cache_scales, check_scoring
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference.attention_scores import Scoring, attend
 
 _MAX_ELEMENTS = 1 << 24
+
+Scales: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def paged_attention(
@@ -34,6 +37,8 @@ def paged_attention(
     alibi_slopes: torch.Tensor | None,
     causal: bool,
     distance_bias: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Reference of `ops.paged_attention`. Reads the lengths on the host, so it waits for the device."""
     scoring = Scoring(
@@ -48,7 +53,8 @@ def paged_attention(
     )
     check_attention(out_THV, query_THD, key_cache, value_cache, metadata)
     check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal, distance_bias)
-    attend_rows(out_THV, query_THD, key_cache, value_cache, metadata, scoring)
+    check_cache_scales(key_cache, key_scale, value_scale)
+    attend_rows(out_THV, query_THD, key_cache, value_cache, metadata, scoring, (key_scale, value_scale))
 
 
 def attend_rows(
@@ -58,6 +64,7 @@ def attend_rows(
     value_cache: torch.Tensor,
     metadata: AttentionMetadata,
     scoring: Scoring,
+    scales: Scales = (None, None),
 ) -> None:
     """The rows of a step, after the checks of the tensors; checks what the rows name before any write."""
     rows = list(_read_rows(metadata, scoring, query_THD.shape[0], key_cache.shape[0], key_cache.shape[1]))
@@ -65,11 +72,15 @@ def attend_rows(
         if row.context == 0:
             out_THV[row.begin : row.end] = 0
         elif row.end - row.begin > 1:
-            _attend_row(out_THV, query_THD, key_cache, value_cache, metadata.block_tables, row, scoring)
+            _attend_row(
+                out_THV, query_THD, key_cache, value_cache, metadata.block_tables, row, scoring, scales
+            )
     single = [row for row in rows if row.context > 0 and row.end - row.begin == 1]
     row_elements = key_cache.shape[1] * key_cache.shape[2] * max(key_cache.shape[3], value_cache.shape[3])
     for batch in _batches(single, _MAX_ELEMENTS // row_elements):
-        _attend_batch(out_THV, query_THD, key_cache, value_cache, metadata.block_tables, batch, scoring)
+        _attend_batch(
+            out_THV, query_THD, key_cache, value_cache, metadata.block_tables, batch, scoring, scales
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +145,14 @@ def _attend_row(
     block_tables: torch.Tensor,
     row: _Row,
     scoring: Scoring,
+    scales: Scales,
 ) -> None:
     """One row, in blocks of its queries, each over the keys it sees."""
     blocks = block_tables[row.index, row.first_block : row.end_block].long()
     origin = row.first_block * key_cache.shape[1]
     held = slice(row.first_key - origin, row.context - origin)
-    key_CKD = key_cache[blocks].flatten(0, 1)[held].float()
-    value_CKV = value_cache[blocks].flatten(0, 1)[held].float()
+    key_CKD = _restored(key_cache[blocks].flatten(0, 1)[held], scales[0])
+    value_CKV = _restored(value_cache[blocks].flatten(0, 1)[held], scales[1])
     key_pos = torch.arange(row.first_key, row.context, device=query_THD.device)
     offset = row.context - row.end  # position of a token less its place in the step
     block = max(1, _MAX_ELEMENTS // (query_THD.shape[1] * key_CKD.shape[0]))
@@ -167,6 +179,7 @@ def _attend_batch(
     block_tables: torch.Tensor,
     rows: list[_Row],
     scoring: Scoring,
+    scales: Scales,
 ) -> None:
     """Rows of one query token each, padded to the widest of them."""
     device, block_size = query_THD.device, key_cache.shape[1]
@@ -181,15 +194,20 @@ def _attend_batch(
     held = (key_pos >= first_key[:, None]) & (key_pos < context[:, None])
     out_BQHV = attend(
         query_THD[token, None],
-        key_cache[blocks].flatten(1, 2),
+        _restored(key_cache[blocks].flatten(1, 2), scales[0]),
         # What lies beside a row's keys may be NaN, which a weight of 0 would not hide.
-        value_cache[blocks].flatten(1, 2).masked_fill(~held[:, :, None, None], 0.0),
+        _restored(value_cache[blocks].flatten(1, 2), scales[1]).masked_fill(~held[:, :, None, None], 0.0),
         context[:, None] - 1,
         key_pos,
         scoring,
         held,
     )
     out_THV[token] = out_BQHV[:, 0].to(out_THV.dtype)
+
+
+def _restored(x: torch.Tensor, scale_K: torch.Tensor | None) -> torch.Tensor:
+    """What a cache of keys or values [..., K, D] stands for, float32."""
+    return x.float() if scale_K is None else x.float() * scale_K[:, None]
 
 
 def _batches(rows: list[_Row], max_blocks: int) -> Iterator[list[_Row]]:

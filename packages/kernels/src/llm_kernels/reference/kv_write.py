@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from llm_kernels.checks import check_write_kv, check_write_latent
+from llm_kernels.checks import check_cache_scales, check_write_kv, check_write_latent
 from llm_kernels.errors import InvalidArgument
 
 
@@ -14,12 +14,15 @@ def write_kv(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Reference of `ops.write_kv`."""
     check_write_kv(key_TKD, value_TKV, key_cache, value_cache, slot_mapping)
+    check_cache_scales(key_cache, key_scale, value_scale)
     _check_slots(slot_mapping, key_cache)
-    _write(key_TKD, key_cache, slot_mapping)
-    _write(value_TKV, value_cache, slot_mapping)
+    _write(_stored(key_TKD, key_cache.dtype, key_scale), key_cache, slot_mapping)
+    _write(_stored(value_TKV, value_cache.dtype, value_scale), value_cache, slot_mapping)
 
 
 def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
@@ -27,6 +30,15 @@ def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mappi
     check_write_latent(latent_TL, latent_cache, slot_mapping)
     _check_slots(slot_mapping, latent_cache)
     _write(latent_TL, latent_cache, slot_mapping)
+
+
+def _stored(x_TKD: torch.Tensor, dtype: torch.dtype, scale_K: torch.Tensor | None) -> torch.Tensor:
+    """Tokens as a cache of that dtype holds them."""
+    if dtype != torch.float8_e4m3fn:
+        return x_TKD
+    x_TKD = x_TKD.float() if scale_K is None else x_TKD.float() / scale_K[:, None]
+    most = torch.finfo(dtype).max
+    return x_TKD.clamp(-most, most).to(dtype)
 
 
 def _check_slots(slot_mapping: torch.Tensor, cache: torch.Tensor) -> None:

@@ -6,9 +6,30 @@ import torch
 import triton
 import triton.language as tl
 
-from llm_kernels.checks import check_inner_contiguous, check_write_kv, check_write_latent
+from llm_kernels.checks import check_cache_scales, check_inner_contiguous, check_write_kv, check_write_latent
+from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 _BLOCK = 1024
+_E4M3_MOST = tl.constexpr(448.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _as_stored(
+    x: tl.tensor,
+    scale: tl.tensor,
+    head: tl.tensor,
+    inside: tl.tensor,
+    dtype: tl.constexpr,
+    IS_E4M3: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+) -> tl.tensor:
+    """Elements of keys or values as the cache holds them."""
+    if IS_E4M3:
+        x = x.to(tl.float32)
+        if HAS_SCALES:
+            x = x / tl.load(scale + head, mask=inside, other=1.0)
+        x = tl.minimum(tl.maximum(x, -_E4M3_MOST), _E4M3_MOST)
+    return x.to(dtype)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -18,6 +39,8 @@ def _write_kv_kernel(
     key_cache: tl.tensor,
     value_cache: tl.tensor,
     slot_mapping: tl.tensor,
+    key_scale: tl.tensor,
+    value_scale: tl.tensor,
     key_stride_token: tl.tensor,
     key_stride_head: tl.tensor,
     value_stride_token: tl.tensor,
@@ -34,8 +57,13 @@ def _write_kv_kernel(
     head_size: tl.tensor,
     value_size: tl.tensor,
     BLOCK: tl.constexpr,
+    IS_E4M3: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """One token, BLOCK elements of its keys and of its values. Grid (tokens, blocks of the wider of both)."""
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping + token)
     if (slot >= 0) & (slot < num_slots):
@@ -47,14 +75,18 @@ def _write_kv_kernel(
         column = element % head_size
         from_key = key + token * key_stride_token + head * key_stride_head + column
         to_key = key_cache + block * key_cache_stride_block + offset * key_cache_stride_token
-        copied = tl.load(from_key, mask=inside, other=0.0).to(key_cache.dtype.element_ty)
+        copied = tl.load(from_key, mask=inside, other=0.0)
+        copied = _as_stored(copied, key_scale, head, inside, key_cache.dtype.element_ty, IS_E4M3, HAS_SCALES)
         tl.store(to_key + head * key_cache_stride_head + column, copied, mask=inside)
         inside = element < num_heads * value_size
         head = element // value_size
         column = element % value_size
         from_value = value + token * value_stride_token + head * value_stride_head + column
         to_value = value_cache + block * value_cache_stride_block + offset * value_cache_stride_token
-        copied = tl.load(from_value, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
+        copied = tl.load(from_value, mask=inside, other=0.0)
+        copied = _as_stored(
+            copied, value_scale, head, inside, value_cache.dtype.element_ty, IS_E4M3, HAS_SCALES
+        )
         tl.store(to_value + head * value_cache_stride_head + column, copied, mask=inside)
 
 
@@ -70,8 +102,11 @@ def _write_latent_kernel(
     block_size: tl.tensor,
     size: tl.tensor,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """One token. Grid (tokens, blocks of the latent)."""
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping + token)
     if (slot >= 0) & (slot < num_slots):
@@ -88,9 +123,12 @@ def write_kv(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Triton back end of `ops.write_kv`."""
     check_write_kv(key_TKD, value_TKV, key_cache, value_cache, slot_mapping)
+    check_cache_scales(key_cache, key_scale, value_scale)
     check_inner_contiguous(
         key_TKD=key_TKD,
         value_TKV=value_TKV,
@@ -110,6 +148,8 @@ def write_kv(
         key_cache,
         value_cache,
         slot_mapping,
+        key_TKD if key_scale is None else key_scale,
+        key_TKD if value_scale is None else value_scale,
         key_TKD.stride(0),
         key_TKD.stride(1),
         value_TKV.stride(0),
@@ -126,7 +166,10 @@ def write_kv(
         head_size,
         value_size,
         BLOCK=_BLOCK,
+        IS_E4M3=key_cache.dtype == torch.float8_e4m3fn,
+        HAS_SCALES=key_scale is not None,
         num_warps=4,
+        **launch_options(key_TKD.device),
     )
 
 
@@ -150,4 +193,5 @@ def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mappi
         size,
         BLOCK=_BLOCK,
         num_warps=4,
+        **launch_options(latent_TL.device),
     )
