@@ -10,6 +10,7 @@ cudaError_t prefill_64(const PrefillAttentionArgs& args, cudaStream_t stream) {
   switch (args.variant) {
     case 1: return launch_prefill<PrefillConfig<__nv_bfloat16, 64, 128, 3, 2, false>>(args, stream);
     case 2: return launch_prefill<PrefillConfig<__nv_bfloat16, 64, 128, 2, 2, true>>(args, stream);
+    case 3: return launch_prefill<PrefillConfig<__nv_bfloat16, 64, 192, 2, 2, true>>(args, stream);
     default: return launch_prefill<PrefillConfig<__nv_bfloat16, 64, 128, 3, 2, true>>(args, stream);
   }
 }
