@@ -43,10 +43,12 @@ struct Epilogue {
     store_pair(token, row, gated(row, gates.x, ups.x, up_row), gated(row + 1, gates.y, ups.y, up_row));
   }
 
-  // One row of the only token.
-  __device__ void store_one(int row, float sum) const { out[row] = __float2bfloat16_rn(scaled(row, sum)); }
-  __device__ void store_gated_one(int row, float gate_sum, float up_sum, int up_row) const {
-    out[row] = __float2bfloat16_rn(gated(row, gate_sum, up_sum, up_row));
+  // One row of one token.
+  __device__ void store_one(int token, int row, float sum) const {
+    out[token * out_stride + row] = __float2bfloat16_rn(scaled(row, sum));
+  }
+  __device__ void store_gated_one(int token, int row, float gate_sum, float up_sum, int up_row) const {
+    out[token * out_stride + row] = __float2bfloat16_rn(gated(row, gate_sum, up_sum, up_row));
   }
 
   __device__ void store_pair(int token, int row, float first, float second) const {

@@ -21,8 +21,9 @@ void check(const LinearArgs& args) {
     throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
   }
   if (args.plan.rows != 0) {
-    if (args.num_tokens != 1 || args.weight_kind != LinearWeight::kBFloat16 || args.in_size > 24576) {
-      throw ArgumentError("rows", "expected one token, bfloat16 and I up to 24,576");
+    const int tokens = args.num_tokens == 3 ? 4 : args.num_tokens;
+    if (tokens > 4 || args.weight_kind != LinearWeight::kBFloat16 || tokens * args.in_size > 24576) {
+      throw ArgumentError("rows", "expected bfloat16, 1 to 4 tokens and up to 24,576 inputs of all of them");
     }
   } else if (args.plan.tiles != 0) {
     const int tiles = args.plan.tiles, split = args.plan.split, resident = args.plan.resident;

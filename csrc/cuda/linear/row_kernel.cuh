@@ -1,5 +1,5 @@
-// The kernel of one token: a warp owns a few rows of W and reads them with 16-byte loads straight into registers, the
-// first of them while earlier kernels still run. Knows nothing of plans and launches.
+// The kernel of one to four tokens: a warp owns a few rows of W and reads them with 16-byte loads straight into
+// registers, the first of them while earlier kernels still run. Knows nothing of plans and launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,6 +15,7 @@ constexpr int kPiece = 8;     // elements of a 16-byte load
 struct RowParams {
   Epilogue epilogue;
   const __nv_bfloat16* x;
+  std::int64_t x_stride;
   const __nv_bfloat16* weight;
   std::int64_t weight_stride;
   int in_size;
@@ -33,7 +34,8 @@ __device__ __forceinline__ float low(unsigned pair) { return __uint_as_float(pai
 __device__ __forceinline__ float high(unsigned pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
 // A warp owns `Rows` rows and has `Unroll` loads of each under way. With a gate, half of them are rows of the up half.
-template <int Rows, int Unroll, bool Gated>
+// `Tokens` tokens are computed, of which the first `num_tokens` are real.
+template <int Tokens, int Rows, int Unroll, bool Gated>
 struct RowKernel {
   static constexpr int kOutRows = Gated ? Rows / 2 : Rows;  // of the output, a warp
 
@@ -60,15 +62,32 @@ struct RowKernel {
     return value;
   }
 
-  static __device__ void finish(const RowParams& p, int first, const float (&sums)[Rows]) {
+  // Each lane stores one value.
+  static __device__ void finish(const RowParams& p, int first, const float (&sums)[Tokens][Rows]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int row = 0; row < kOutRows; ++row) {
-      if (lane != row || first + row >= p.epilogue.num_rows) continue;
-      if constexpr (Gated) {
-        p.epilogue.store_gated_one(first + row, sums[row], sums[kOutRows + row], p.up_row);
-      } else {
-        p.epilogue.store_one(first + row, sums[row]);
+    for (int token = 0; token < Tokens; ++token) {
+#pragma unroll
+      for (int row = 0; row < kOutRows; ++row) {
+        if (lane != token * kOutRows + row) continue;
+        if (token >= p.epilogue.num_tokens || first + row >= p.epilogue.num_rows) continue;
+        if constexpr (Gated) {
+          p.epilogue.store_gated_one(token, first + row, sums[token][row], sums[token][kOutRows + row], p.up_row);
+        } else {
+          p.epilogue.store_one(token, first + row, sums[token][row]);
+        }
+      }
+    }
+  }
+
+  // Lays the tokens into shared memory, zeros for those that are not there.
+  static __device__ void fetch_tokens(const RowParams& p, uint4* tokens, int pieces) {
+#pragma unroll
+    for (int token = 0; token < Tokens; ++token) {
+      const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride);
+      const bool real = token < p.epilogue.num_tokens;
+      for (int i = threadIdx.x; i < pieces; i += kRowWarps * 32) {
+        tokens[token * pieces + i] = real ? __ldcg(from + i) : uint4{0, 0, 0, 0};
       }
     }
   }
@@ -91,17 +110,20 @@ struct RowKernel {
     }
     let_next_kernel_start();
     wait_for_earlier_kernels();
-    for (int i = threadIdx.x; i < pieces; i += kRowWarps * 32) tokens[i] = __ldcg(reinterpret_cast<const uint4*>(p.x) + i);
+    fetch_tokens(p, tokens, pieces);
     __syncthreads();
-    float sums[Rows] = {};
+    float sums[Tokens][Rows] = {};
     for (int base = lane; base < pieces; base += 32 * Unroll) {
 #pragma unroll
       for (int at = 0; at < Unroll; ++at) {
         const int piece = base + at * 32, next = piece + 32 * Unroll;
         if (piece < pieces) {
-          const uint4 token = tokens[piece];
 #pragma unroll
-          for (int row = 0; row < Rows; ++row) sums[row] = dot(data[at][row], token, sums[row]);
+          for (int token = 0; token < Tokens; ++token) {
+            const uint4 values = tokens[token * pieces + piece];
+#pragma unroll
+            for (int row = 0; row < Rows; ++row) sums[token][row] = dot(data[at][row], values, sums[token][row]);
+          }
         }
         if (next < pieces) {
 #pragma unroll
@@ -110,14 +132,17 @@ struct RowKernel {
       }
     }
 #pragma unroll
-    for (int row = 0; row < Rows; ++row) sums[row] = sum_of_warp(sums[row]);
+    for (int token = 0; token < Tokens; ++token) {
+#pragma unroll
+      for (int row = 0; row < Rows; ++row) sums[token][row] = sum_of_warp(sums[token][row]);
+    }
     finish(p, first, sums);
   }
 };
 
-template <int Rows, int Unroll, bool Gated>
+template <int Tokens, int Rows, int Unroll, bool Gated>
 __global__ void __launch_bounds__(kRowWarps * 32) row_kernel(const __grid_constant__ RowParams params) {
-  RowKernel<Rows, Unroll, Gated>::run(params);
+  RowKernel<Tokens, Rows, Unroll, Gated>::run(params);
 }
 
 }  // namespace llm_kernels::cuda

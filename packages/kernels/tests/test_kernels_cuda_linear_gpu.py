@@ -79,11 +79,14 @@ def test_every_plan_computes_the_same_product(
 
 
 @pytest.mark.parametrize("plan", ROW_PLANS)
-def test_the_kernels_of_one_token_compute_the_same_product(
+def test_the_kernels_of_one_to_four_tokens_compute_the_same_product(
     plan: tuple[int, ...], relative_error: Callable[..., float]
 ) -> None:
-    for out_size, in_size in ((1024, 1024), (1000, 3072), (8, 72), (4096, 4096), (264, 12288)):
-        x, weight, bias = _problem(1, out_size, in_size)
+    shapes = ((1024, 1024), (1000, 3072), (8, 72), (4096, 4096), (264, 12288))
+    for tokens, (out_size, in_size) in itertools.product((1, 2, 3, 4), shapes):
+        if tokens > 1 and (plan[3] not in (2, 4) or (tokens + tokens // 3) * in_size > 24576):
+            continue
+        x, weight, bias = _problem(tokens, out_size, in_size)
         assert relative_error(_streamed(x, weight, plan=plan), _exact(x, weight)) < BOUND
         assert relative_error(_streamed(x, weight, bias, plan=plan), _exact(x, weight, bias)) < BOUND
         if plan[3] % 2 == 0 and out_size % 16 == 0:
@@ -226,7 +229,7 @@ def test_errors_name_the_field() -> None:
         ("bias", (x, weight, bias[:32])),
         ("weight_scale", (x, weight.to(torch.float8_e4m3fn), None, torch.ones(3, device="cuda"))),
         ("split", (x, weight, None, None, 0, (1, 9, 1, 0, 0))),
-        ("rows", (x, weight, None, None, 0, (0, 0, 0, 1, 8))),
+        ("rows", (x.repeat(2, 1), weight, None, None, 0, (0, 0, 0, 1, 8))),
         ("tiles", (x, weight, None, None, 1, (1, 1, 1, 0, 0))),
     ]
     for field, arguments in bad:

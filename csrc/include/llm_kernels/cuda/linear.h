@@ -13,7 +13,7 @@ enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 
 // How a product is cut. Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and
 // one of `split` parts of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed
-// order. Of one token (rows > 0, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
+// order. Of up to 4 tokens (rows > 0, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
 struct LinearPlan {
   std::int32_t tiles;     // 1, 2, 4
   std::int32_t split;     // 1 to 8
