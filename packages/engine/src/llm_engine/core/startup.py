@@ -27,7 +27,7 @@ from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
 
 _LOG = logging.getLogger(__name__)
 _CPU_BATCHED_TOKENS = 1024
-_CUDA_BATCHED_TOKENS = 8192
+CUDA_BATCHED_TOKENS = 8192
 
 
 def start_core(
@@ -204,6 +204,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         max_model_len=options.max_model_len,
         block_size=options.block_size,
         gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_cache_dtype=options.kv_cache_dtype,
         kv_cache_bytes=options.kv_cache_bytes,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=budget,
@@ -273,7 +274,7 @@ def _eos_token_ids(files: ModelFiles, tokenizer: Tokenizer | None) -> list[int]:
 def default_budget(options: EngineOptions) -> int:
     """Tokens of a step where the options leave it open."""
     on_cuda = options.device.startswith("cuda") or (options.device == "auto" and torch.cuda.is_available())
-    return _CUDA_BATCHED_TOKENS if on_cuda else _CPU_BATCHED_TOKENS
+    return CUDA_BATCHED_TOKENS if on_cuda else _CPU_BATCHED_TOKENS
 
 
 def _overlap(options: EngineOptions, model: ModelInfo) -> bool:
