@@ -1,6 +1,7 @@
 """The decode step that graphs capture, run directly on the CPU, against the eager way; buckets; options."""
 
 import json
+import random
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from llm_distributed import DeviceMesh
 from llm_engine import LLM, SamplingParams
 from llm_engine.worker import InvalidOption, WorkerConfig, create_worker
-from llm_engine.worker.decode_step import pack_rows
+from llm_engine.worker.capture_policy import CapturePolicy
+from llm_engine.worker.decode_layout import DecodeLayout
 from llm_engine.worker.devices import use_graphs
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 
@@ -44,8 +46,7 @@ def make_llm(folder, uncaptured):
         llm = LLM(str(folder), load_format="dummy", device="cpu", threads=1, progress=False, **options)
         made.append(llm)
         if graphs:
-            runner = runner_of(llm)
-            runner._graphs = uncaptured(runner)
+            runner_of(llm).use_graphs(uncaptured)
         return llm
 
     yield make
@@ -88,7 +89,7 @@ def test_the_captured_function_brings_the_eager_tokens(make_llm, params, overlap
     runner = runner_of(other)
     assert runner.num_graph_steps > 10
     assert runner.num_eager_steps > 0
-    assert runner._graphs.num_padded > 0
+    assert runner._graphs.num_bytes > 0
     stats = other.stats()
     assert (stats.graph_steps, stats.eager_steps) == (runner.num_graph_steps, runner.num_eager_steps)
     assert eager.stats().graph_steps == 0
@@ -106,61 +107,135 @@ def test_padding_rows_write_nothing_and_leave_the_others_alone(make_llm):
     llm = make_llm(graphs=True)
     generate(llm, temperature=0.0)
     runner = runner_of(llm)
+    step = runner._graphs._step
+
+    def run(slots, contexts, padded):
+        layout = DecodeLayout(padded, 1)
+        host = layout.on_host(np.zeros(layout.num_bytes, np.uint8))
+        host.clear()
+        host.slots[: len(slots)], host.context_lens[: len(slots)] = slots, contexts
+        return step.hidden(layout.on_device(torch.from_numpy(host.packed)))
+
     before = [cache.clone() for caches in runner.caches for cache in caches]
-    step = runner._graphs.step
-    none = np.zeros(0, np.int32)
-    hidden = step.run(torch.from_numpy(pack_rows(none, none, 4)), 257)
-    assert torch.isfinite(hidden).all()
-    assert all(
-        torch.equal(cache, old)
-        for cache, old in zip((c for cs in runner.caches for c in cs), before, strict=True)
-    )
-    slots, contexts = np.array([2, 0], np.int32), np.array([9, 5], np.int32)
-    exact = step.run(torch.from_numpy(pack_rows(slots, contexts, 2)), 257)
-    padded = step.run(torch.from_numpy(pack_rows(slots, contexts, 7)), 257)
+    assert torch.isfinite(run([], [], 4)).all()
+    for cache, old in zip((c for caches in runner.caches for c in caches), before, strict=True):
+        assert torch.equal(cache, old)
+    exact, padded = run([2, 0], [9, 5], 2), run([2, 0], [9, 5], 7)
     assert torch.allclose(padded[:2], exact, atol=1e-6)
 
 
+def test_rows_that_filter_run_beside_graphs_that_do_not_draw(make_llm):
+    params = {"temperature": 0.9, "seed": 3, "top_k": 5}
+    expected = [one.token_ids for one in generate(make_llm(graphs=False), **params)]
+    other = make_llm(graphs=True)
+    assert [one.token_ids for one in generate(other, **params)] == expected
+    graphs = runner_of(other)._graphs
+    assert graphs._graphs
+    assert not any(key.draws for key in graphs._graphs)
+
+
+@pytest.mark.parametrize(("memory_bytes", "num_graphs"), [(0, 0), (500, 1), (1500, 2)])
+def test_above_the_memory_budget_nothing_more_is_captured(make_llm, uncaptured, memory_bytes, num_graphs):
+    llm = make_llm(graphs=False)
+    kinds = [{"temperature": 0.0}, {"temperature": 0.0, "logprobs": 1}]
+    expected = [[one.token_ids for one in generate(llm, **params)] for params in kinds]
+    runner = runner_of(llm)
+    runner.use_graphs(uncaptured, memory_bytes=memory_bytes)
+    for _ in range(2):
+        assert [[one.token_ids for one in generate(llm, **params)] for params in kinds] == expected
+    assert uncaptured.num_captured == num_graphs
+    assert runner._graphs.num_bytes == 1000 * num_graphs
+    assert (runner.num_graph_steps > 0) == (num_graphs > 0)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_capture_that_fails_costs_no_request(make_llm, caplog, lockstep):
+    llm = make_llm(graphs=False)
+    expected = [one.token_ids for one in generate(llm, temperature=0.0)]
+
+    def broken(function):
+        raise RuntimeError("cannot be captured")
+
+    runner = runner_of(llm)
+    runner.use_graphs(broken, lockstep=lockstep)
+    for _ in range(2):
+        assert [one.token_ids for one in generate(llm, temperature=0.0)] == expected
+    assert runner.num_graph_steps == 0
+    assert 1 <= sum("no graph for" in record.getMessage() for record in caplog.records) <= 3
+
+
 class TestBuckets:
-    SMALL: ClassVar = GraphBuckets(256, 40_961)
+    SMALL: ClassVar = GraphBuckets(256)
 
     @pytest.mark.parametrize(
-        ("rows", "context", "key"),
-        [
-            (1, 1, (1, 1024)),
-            (1, 1024, (1, 1024)),
-            (1, 1025, (1, 4096)),
-            (3, 5000, (4, 16_384)),
-            (5, 40_961, (8, 40_961)),
-            (25, 16_385, (32, 40_961)),
-            (33, 10, (48, 40_961)),
-            (97, 10, (128, 40_961)),
-            (256, 40_961, (256, 40_961)),
-            (257, 10, None),
-            (1, 40_962, None),
-        ],
+        ("rows", "bucket"),
+        [(1, 1), (3, 4), (5, 8), (25, 32), (33, 48), (97, 128), (256, 256), (257, None)],
     )
-    def test_choice(self, rows, context, key):
-        assert self.SMALL.choose(rows, context) == (None if key is None else GraphKey(*key))
+    def test_choice(self, rows, bucket):
+        assert self.SMALL.choose(rows) == bucket
 
     def test_an_odd_limit_is_a_bucket(self):
-        buckets = GraphBuckets(100, 300)
+        buckets = GraphBuckets(100)
         assert buckets.rows[-2:] == [96, 100]
-        assert buckets.contexts == [300]
-        assert buckets.choose(97, 300) == GraphKey(100, 300)
+        assert buckets.choose(97) == 100
 
     @pytest.mark.parametrize("max_rows", [1, 2, 7, 33, 256, 5000])
     def test_every_step_up_to_the_limit_has_one(self, max_rows):
-        buckets = GraphBuckets(max_rows, 9000)
-        keys = {
-            buckets.choose(rows, context)
-            for rows in range(1, min(max_rows, 512) + 1)
-            for context in (1, 1024, 1025, 4097, 9000)
-        }
-        assert None not in keys
-        assert len(keys) == len(buckets)
+        buckets = GraphBuckets(max_rows)
+        chosen = {buckets.choose(rows) for rows in range(1, min(max_rows, 512) + 1)}
+        assert chosen == set(buckets.rows)
         assert buckets.rows == sorted(set(buckets.rows))
-        assert len(buckets) < 64
+        assert len(buckets.rows) < 26
+
+
+class TestPolicy:
+    def test_the_first_step_of_a_size_without_a_larger_one_captures(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        assert policy.choose(GraphKey(3)) == (GraphKey(4), True)
+        assert policy.choose(GraphKey(3)) == (GraphKey(4), False)
+        assert policy.choose(GraphKey(9)) == (GraphKey(16), True)
+
+    def test_a_smaller_size_runs_padded_until_it_came_often(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        policy.choose(GraphKey(256))
+        choices = [policy.choose(GraphKey(100)) for _ in range(200)]
+        first = next(index for index, choice in enumerate(choices) if choice.captures)
+        assert first == 63  # the gap: its 128 rows alone would have been worth it no later
+        assert all(choice == (GraphKey(256), False) for choice in choices[:first])
+        assert all(choice == (GraphKey(128), False) for choice in choices[first + 1 :])
+
+    def test_little_padding_is_borne_for_longer(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        policy.choose(GraphKey(256))
+        choices = [policy.choose(GraphKey(224)) for _ in range(448)]
+        assert [choice.captures for choice in choices] == [False] * 447 + [True]
+
+    def test_kinds_have_graphs_of_their_own(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        policy.choose(GraphKey(256))
+        assert policy.choose(GraphKey(8, draws=False)) == (GraphKey(8, draws=False), True)
+        assert policy.choose(GraphKey(8, shares=True)) == (GraphKey(8, shares=True), True)
+        assert policy.choose(GraphKey(8)) == (GraphKey(256), False)
+
+    def test_more_rows_than_any_size_run_without(self):
+        assert CapturePolicy(GraphBuckets(1000)).choose(GraphKey(513)) is None
+
+    def test_what_failed_is_not_tried_again(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        policy.choose(GraphKey(8))
+        policy.failed(GraphKey(8))
+        assert policy.choose(GraphKey(8)) is None
+        policy.choose(GraphKey(64))
+        assert {policy.choose(GraphKey(8)) for _ in range(500)} == {(GraphKey(64), False)}
+
+    def test_ranks_in_lockstep_choose_sizes_as_if_nothing_failed(self):
+        steps = [numbers.randint(1, 256) for numbers in [random.Random(4)] for _ in range(3000)]
+        one, other = (CapturePolicy(GraphBuckets(256), lockstep=True) for _ in range(2))
+        for rows in steps:
+            mine, its = one.choose(GraphKey(rows)), other.choose(GraphKey(rows))
+            assert mine == its
+            if mine.captures:
+                other.failed(mine.key)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_logprobs_are_the_eager_ones(make_llm):
     assert found[1] == pytest.approx(found[0], abs=1e-4)
 
 
-def test_contexts_grow_through_the_buckets(make_llm):
+def test_long_contexts(make_llm):
     prompts = [[5] * 1015, [6] * 4090, [7, 8, 9]]
     expected = tokens_of(make_llm("none"), prompts, temperature=0.0)
     llm = make_llm("full")
@@ -146,16 +146,16 @@ def test_none_replays_nothing(make_llm):
 def test_a_capture_that_fails_costs_no_request(make_llm, monkeypatch, caplog, breaks):
     prompts = prompts_of(9)
     expected = tokens_of(make_llm("none"), prompts, temperature=0.0)
-    run = DecodeStep.run
+    hidden = DecodeStep.hidden
 
-    def broken(self, packed, max_context_len):
+    def broken(self, inputs, *, shares=False):
         if torch.cuda.is_current_stream_capturing():
             if breaks == "exception":
                 raise RuntimeError("cannot be captured")
-            packed.sum().item()
-        return run(self, packed, max_context_len)
+            inputs.slots.sum().item()
+        return hidden(self, inputs, shares=shares)
 
-    monkeypatch.setattr(DecodeStep, "run", broken)
+    monkeypatch.setattr(DecodeStep, "hidden", broken)
     llm = make_llm("full")
     assert tokens_of(llm, prompts, temperature=0.0) == expected
     assert tokens_of(llm, prompts, temperature=0.0) == expected

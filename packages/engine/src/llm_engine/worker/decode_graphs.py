@@ -1,151 +1,156 @@
-"""Captures decode steps as CUDA graphs and replays them; knows nothing of plans, sampling or requests.
+"""Runs decode steps from one upload, as captured graphs where there are some; knows nothing of plans.
 
 A graph saves the host's launches: a small model's decode step is hundreds of kernels that the device runs
-faster than the host can launch them. A size is captured when it is first needed. A capture that fails is
-remembered, and such steps run kernel by kernel.
+faster than the host can launch them. Sizes are captured behind a step that ran kernel by kernel. A capture
+that fails is remembered, and such steps run kernel by kernel.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from llm_engine.worker.decode_step import WORDS_PER_ROW, DecodeStep
-from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
+from llm_engine.worker.capture_policy import CapturePolicy, Choice
+from llm_engine.worker.decode_layout import DecodeLayout, DeviceDecode, HostDecode
+from llm_engine.worker.decode_step import DecodeStep
+from llm_engine.worker.graph_buckets import GraphKey
+from llm_engine.worker.graph_capture import Captured
+from llm_engine.worker.upload import PinnedRing
 
 _LOG = logging.getLogger(__name__)
 # What fails again and again is not worth the pauses of further trials.
 _MAX_FAILURES = 3
+# Device memory for all graphs, where nobody says otherwise.
+GRAPH_BYTES = 2**30
+
+Capture: TypeAlias = Callable[[Callable[[], Tensor]], Captured]
 
 
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    hidden: Tensor
+class _Buffers(NamedTuple):
+    """The input of one size: its bytes on the device, and the arrays in them."""
+
+    words: Tensor
+    arrays: DeviceDecode
 
 
 class DecodeGraphs:
-    """The graphs of one model runner, over one input buffer and one memory pool.
-
-    The graphs share memory because they run one after the other on one stream, and what is read from a
-    replay is read by work queued before the next.
+    """The graphs of one model runner, over one input buffer.
 
     Args:
-        step: What to capture.
-        buckets: The sizes.
-        device: A CUDA device.
+        step: What to run.
+        policy: Which sizes, and when to capture.
+        capture: Makes a graph of a function.
+        num_groups: KV groups.
+        max_rows: Most rows with padding.
+        device: Where the step runs.
+        memory_bytes: Device memory that the graphs may take; above it none is captured any more.
+
+    Attributes:
+        num_replays: Steps that replayed a graph.
+        num_bytes: Device memory that the graphs took.
     """
 
-    def __init__(self, step: DecodeStep, buckets: GraphBuckets, device: torch.device) -> None:
+    def __init__(
+        self,
+        step: DecodeStep,
+        policy: CapturePolicy,
+        capture: Capture,
+        *,
+        num_groups: int,
+        max_rows: int,
+        device: torch.device,
+        memory_bytes: int,
+    ) -> None:
         self._step = step
-        self._buckets = buckets
-        self._device = device
-        self._input = torch.zeros(WORDS_PER_ROW * buckets.rows[-1], dtype=torch.int64, device=device)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
-        self._captured: dict[GraphKey, _Captured | None] = {}
+        self._policy = policy
+        self._capture = capture
+        self._num_groups = num_groups
+        self._memory_bytes = memory_bytes
+        largest = DecodeLayout(max_rows, num_groups).num_bytes
+        self._input = torch.zeros(largest, dtype=torch.uint8, device=device)
+        self._ring = PinnedRing(largest, device)
+        self._layouts: dict[int, DecodeLayout] = {}
+        self._buffers: dict[int, _Buffers] = {}
+        self._hosts: dict[tuple[int, int], HostDecode] = {}
+        self._graphs: dict[GraphKey, Captured] = {}
+        self._due: GraphKey | None = None
         self._num_failures = 0
+        self.num_replays = self.num_bytes = 0
 
-    def prepare(self, num_rows: int, max_context_len: int) -> GraphKey | None:
-        """The key of a graph that can run such a step, captured now if it is new.
+    def choose(self, step: GraphKey) -> Choice | None:
+        """How to run a step whose `rows` are the real ones; None: not here."""
+        return self._policy.choose(step)
 
-        Call it in inference mode, on the thread and the stream that will replay.
-
-        Returns:
-            None where the step must run without a graph.
-        """
-        key = self._buckets.choose(num_rows, max_context_len)
-        if key is None:
-            return None
-        if key not in self._captured:
-            if self._num_failures >= _MAX_FAILURES:
-                return None
-            self._captured[key] = self._try_capture(key)
-        return None if self._captured[key] is None else key
-
-    def replay(self, key: GraphKey, packed: Tensor) -> Tensor:
-        """Queues the step on the current stream.
-
-        Args:
-            key: From `prepare`.
-            packed: int64[2 * key.rows] on the device, as `pack_rows` makes it.
-
-        Returns:
-            Hidden states [key.rows, hidden size], overwritten by the next replay: queue what reads them
-            before that.
-        """
-        captured = self._captured[key]
-        if captured is None:
-            raise KeyError(key)
-        self._input[: len(packed)].copy_(packed)
-        captured.graph.replay()
-        return captured.hidden
-
-    def _try_capture(self, key: GraphKey) -> _Captured | None:
-        started_s = time.perf_counter()
+    def host_arrays(self, key: GraphKey) -> HostDecode:
+        """The next buffer for the host's words, all padding; good until the second call after this."""
+        index = self._ring.advance()
         try:
-            captured = self._capture(key)
+            host = self._hosts[key.rows, index]
+        except KeyError:
+            host = self._layout(key.rows).on_host(self._ring.arrays[index])
+            self._hosts[key.rows, index] = host
+        host.clear()
+        return host
+
+    def run(self, choice: Choice) -> Tensor:
+        """Queues the upload of what `host_arrays` gave last, and the step, on the current stream.
+
+        Returns:
+            What `DecodeStep.tokens` returns, or `DecodeStep.hidden` where the key does not draw. It may be
+            overwritten by the next run: queue what reads it before that.
+        """
+        buffers = self._buffers_of(choice.key.rows)
+        self._ring.send(buffers.words)
+        graph = self._graphs.get(choice.key)
+        if graph is not None:
+            self.num_replays += 1
+            graph.replay()
+            return graph.output
+        if choice.captures:
+            self._due = choice.key
+        return self._run_eagerly(choice.key, buffers.arrays)
+
+    def capture_due(self) -> None:
+        """Captures the size that ran last, if it is due. Call it when all of the step has been queued."""
+        key, self._due = self._due, None
+        if key is None:
+            return
+        if self._num_failures >= _MAX_FAILURES or self.num_bytes >= self._memory_bytes:
+            self._policy.failed(key)
+            return
+        started_s = time.perf_counter()
+        arrays = self._buffers_of(key.rows).arrays
+        try:
+            captured = self._capture(lambda: self._run_eagerly(key, arrays))
         except Exception as error:  # noqa: BLE001 - whatever it is, the step can run without a graph
             self._num_failures += 1
+            self._policy.failed(key)
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            _LOG.warning("no graph for %d rows of %d tokens, running eagerly: %s", *key, reason)
-            return None
+            _LOG.warning("no graph for %d rows, running eagerly: %s", key.rows, reason)
+            return
+        self._graphs[key] = captured
+        self.num_bytes += captured.num_bytes
         elapsed_ms = 1000 * (time.perf_counter() - started_s)
-        _LOG.info("captured the decode of %d rows of up to %d tokens in %.0f ms", *key, elapsed_ms)
-        return captured
+        what = "decode and draw" if key.draws else "decode"
+        _LOG.info("captured the %s of %d rows in %.0f ms", what, key.rows, elapsed_ms)
 
-    def _capture(self, key: GraphKey) -> _Captured:
-        packed = self._input[: WORDS_PER_ROW * key.rows]
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(self._stream), _no_garbage_collection():
-                # Padding rows only: they write nothing. Afterwards every kernel is compiled and loaded, and
-                # the libraries have their handles and workspaces on this stream.
-                packed.zero_()
-                self._step.run(packed, key.context)
-                return self._record(packed, key.context)
-        finally:
-            current.wait_stream(self._stream)
+    def _run_eagerly(self, key: GraphKey, arrays: DeviceDecode) -> Tensor:
+        run = self._step.tokens if key.draws else self._step.hidden
+        return run(arrays, shares=key.shares)
 
-    def _record(self, packed: Tensor, max_context_len: int) -> _Captured:
-        # Not `torch.cuda.graph`: it waits for the device and empties the caches, and leaves its stream
-        # current when the capture fails. Other threads may use CUDA meanwhile, hence "thread_local".
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            hidden = self._step.run(packed, max_context_len)
-            graph.capture_end()
-        except BaseException:
-            self._abandon(graph)
-            raise
-        return _Captured(graph, hidden)
+    def _layout(self, num_rows: int) -> DecodeLayout:
+        if num_rows not in self._layouts:
+            self._layouts[num_rows] = DecodeLayout(num_rows, self._num_groups)
+        return self._layouts[num_rows]
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Ends a capture that failed, so that stream and allocator are as before it."""
-        try:
-            graph.capture_end()
-        except RuntimeError:
-            # It says again that the capture failed, and then torch's allocator still believes in it.
-            with contextlib.suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self._input.device.index, self._pool)
-        self._pool = torch.cuda.graph_pool_handle()
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Keeps finalizers, which may call CUDA, out of a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    def _buffers_of(self, num_rows: int) -> _Buffers:
+        if num_rows not in self._buffers:
+            layout = self._layout(num_rows)
+            words = self._input[: layout.num_bytes]
+            self._buffers[num_rows] = _Buffers(words, layout.on_device(words))
+        return self._buffers[num_rows]

@@ -1,34 +1,20 @@
-"""The decode step as one function of a small tensor, fit to be captured; knows nothing of plans or of graphs.
+"""The decode step as one function of device tensors, fit to be captured; knows nothing of plans or of graphs.
 
-Everything but two numbers a row is read from the slot tables on the device: token ids, block tables and the
-places in the KV cache. All sizes follow from the shape of the input and one host integer.
+Everything but a few numbers a row is read from the slot tables on the device: token ids, block tables and
+the places in the KV cache. All sizes follow from the number of rows.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
+from llm_kernels.ops import AttentionMetadata, SamplingBatch, prepare_decode, sample, store_tokens
 from llm_models.model import Model
-from numpy.typing import NDArray
 from torch import Tensor
 
-from llm_engine.worker.group_metadata import GroupMetadata, StepRows
+from llm_engine.worker.decode_layout import DeviceDecode
+from llm_engine.worker.group_metadata import GroupMetadata, unpack_prefixes
 from llm_engine.worker.kv_pool import Caches
 from llm_engine.worker.slot_tables import SlotTables
-
-# Words a row in the input of a decode step: its slot, its context.
-WORDS_PER_ROW = 2
-
-
-def pack_rows(slots: NDArray[np.int32], context_lens: NDArray[np.int32], padded: int) -> NDArray[np.generic]:
-    """The input of a decode step, int64[2 * padded]: slots, then context lengths with the new token.
-
-    Rows past the given ones are padding: slot 0 and context 0, which read the tables and write nothing.
-    """
-    packed = np.zeros((WORDS_PER_ROW, padded), np.int64)
-    packed[0, : len(slots)] = slots
-    packed[1, : len(context_lens)] = context_lens
-    return packed.reshape(-1)
 
 
 class DecodeStep:
@@ -38,8 +24,9 @@ class DecodeStep:
         model: The decoder.
         caches: Its caches' tensors.
         tables: The slots' tokens and block tables.
-        group_metadata: Describes the rows to each cache.
+        group_metadata: Knows which cache belongs to which KV group.
         max_rows: Most rows of a step.
+        sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
     """
 
     def __init__(
@@ -49,36 +36,78 @@ class DecodeStep:
         tables: SlotTables,
         group_metadata: GroupMetadata,
         max_rows: int,
+        sampled_vocab_size: int | None = None,
     ) -> None:
         self._model = model
         self._caches = caches
         self._tables = tables
         self._group_metadata = group_metadata
-        self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=model.device)
+        self._sampled_vocab_size = sampled_vocab_size
+        device = model.device
+        self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
+        self._ones = torch.ones(max_rows, dtype=torch.float32, device=device)
+        self._zeros = torch.zeros(max_rows, dtype=torch.float32, device=device)
+        self._no_top_k = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
-    def run(self, packed: Tensor, max_context_len: int) -> Tensor:
+    def hidden(self, inputs: DeviceDecode, *, shares: bool = False) -> Tensor:
         """Computes the hidden states of B rows.
 
         Args:
-            packed: int64[2 * B] on the device, as `pack_rows` makes it.
-            max_context_len: Upper bound of the context lengths; it sets grids and table widths.
+            inputs: The rows.
+            shares: Whether attention reads shared prefixes once for all their rows.
 
         Returns:
             [B, hidden size]; those of padding rows mean nothing.
         """
-        slots, context_lens = packed.view(WORDS_PER_ROW, -1).unbind(0)
-        positions = (context_lens - 1).clamp_min_(0)
-        input_ids = self._tables.token_ids[slots, positions].long()
-        num_rows = len(slots)
-        rows = StepRows(
-            slots=slots,
-            token_slots=slots,
-            positions=positions,
-            cu_query_lens=self._cu_query_lens[: num_rows + 1],
-            context_lens=context_lens.to(torch.int32),
-            padding=context_lens == 0,
-            num_decodes=num_rows,
-            max_query_len=1,
-            max_context_len=max_context_len,
+        by_group: dict[int, AttentionMetadata] = {}
+        num_rows = len(inputs.slots)
+        prefixes = unpack_prefixes(inputs.prefixes, num_rows) if shares else None
+        input_ids = inputs.slots
+        first = 0
+        for family in self._tables.families:
+            prepared = prepare_decode(
+                inputs.rows(first, first + len(family.groups)),
+                self._tables.token_ids,
+                family.tables,
+                family.block_size,
+                has_places=family.has_slots,
+            )
+            first += len(family.groups)
+            input_ids = prepared.input_ids
+            for index, group in enumerate(family.groups):
+                by_group[group] = AttentionMetadata(
+                    cu_query_lens=self._cu_query_lens[: num_rows + 1],
+                    context_lens=inputs.context_lens,
+                    block_tables=prepared.block_tables[index],
+                    slot_mapping=prepared.places[index],
+                    positions=prepared.positions,
+                    num_decodes=num_rows,
+                    max_query_len=1,
+                    max_context_len=self._tables.max_tokens,
+                    block_size=family.block_size,
+                    shared_prefix=prefixes if self._group_metadata.shares(group) else None,
+                )
+        return self._model.forward(input_ids, self._group_metadata.by_cache(by_group), self._caches)
+
+    def tokens(self, inputs: DeviceDecode, *, shares: bool = False) -> Tensor:
+        """Draws the next token of each row and stores it in the token table.
+
+        For rows that nothing but their temperature concerns; 0 is greedy. Arguments as for `hidden`.
+
+        Returns:
+            int32[B], -1 where a row's logits were broken; those of padding rows mean nothing.
+        """
+        logits = self._model.raw_logits(self.hidden(inputs, shares=shares))[:, : self._sampled_vocab_size]
+        num_rows = len(inputs.slots)
+        drawn = sample(
+            logits,
+            SamplingBatch(
+                temperature=inputs.temperature,
+                top_p=self._ones[:num_rows],
+                min_p=self._zeros[:num_rows],
+                top_k=self._no_top_k[:num_rows],
+                seeds=inputs.seeds,
+                positions=inputs.next_positions,
+            ),
         )
-        return self._model.forward(input_ids, self._group_metadata.build(rows), self._caches)
+        return store_tokens(drawn.tokens, drawn.faults, inputs.places, self._tables.token_ids)

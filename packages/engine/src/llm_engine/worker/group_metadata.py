@@ -6,7 +6,7 @@ Shapes: R rows, T tokens, F groups of a family.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,7 +82,15 @@ class GroupMetadata:
                     block_size=family.block_size,
                     shared_prefix=rows.shared_prefix if group in self._sharing_groups else None,
                 )
+        return self.by_cache(by_group)
+
+    def by_cache(self, by_group: Mapping[int, AttentionMetadata]) -> list[AttentionMetadata]:
+        """The metadata of each cache's group."""
         return [by_group[group] for group in self._cache_groups]
+
+    def shares(self, group: int) -> bool:
+        """Whether the shared prefixes of a KV group's rows are looked for."""
+        return group in self._sharing_groups
 
 
 def unpack_prefixes(packed: Tensor, num_rows: int, num_decodes: int | None = None) -> SharedPrefix:

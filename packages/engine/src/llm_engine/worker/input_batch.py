@@ -16,9 +16,11 @@ from llm_scheduler import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor
 
-from llm_engine.worker.decode_step import pack_rows
+from llm_engine.worker.decode_layout import HostDecode
 from llm_engine.worker.errors import PlanError
-from llm_engine.worker.group_metadata import GroupMetadata, StepRows
+from llm_engine.worker.group_metadata import GroupMetadata, StepRows, unpack_prefixes
+from llm_engine.worker.shared_prefix import PrefixPlan, SharedPrefixes
+from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
 
 
@@ -34,6 +36,7 @@ class HostBatch:
         num_decodes: Leading rows with one token.
         max_query_len: Longest row.
         max_context_len: Longest context.
+        prefixes: What the leading rows share; None: nothing that matters.
     """
 
     cu_query_lens: NDArray[np.int32]
@@ -43,6 +46,7 @@ class HostBatch:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    prefixes: PrefixPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,13 @@ class ModelInputs:
     metadata: list[AttentionMetadata]
 
 
-def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
+def measure(plan: StepPlan, tables: SlotTables, shared: SharedPrefixes) -> HostBatch:
     """Computes the lengths of a plan's rows and checks them against the slots.
+
+    Args:
+        plan: The plan.
+        tables: The slots' tables.
+        shared: Finds what the leading rows share.
 
     Raises:
         PlanError: No rows, an empty slot, a row longer than its tables or than its blocks.
@@ -69,34 +78,63 @@ def measure(plan: StepPlan, tables: SlotTables) -> HostBatch:
     if (plan.num_tokens < 1).any() or not tables.holds(plan.slots, context_lens):
         raise PlanError("a row has no tokens, or more than its blocks hold")
     longer = np.flatnonzero(plan.num_tokens != 1)
+    num_decodes = int(longer[0]) if longer.size else plan.num_rows
+    context_lens = context_lens.astype(np.int32, copy=False)
     return HostBatch(
         cu_query_lens=cu_query_lens,
-        context_lens=context_lens.astype(np.int32, copy=False),
+        context_lens=context_lens,
         sample_rows=np.flatnonzero(plan.samples),
         num_tokens=int(cu_query_lens[-1]),
-        num_decodes=int(longer[0]) if longer.size else plan.num_rows,
+        num_decodes=num_decodes,
         max_query_len=int(plan.num_tokens.max()),
         max_context_len=int(context_lens.max()),
+        prefixes=shared.find(plan.slots[:num_decodes], context_lens[:num_decodes]),
     )
 
 
-def input_arrays(
-    plan: StepPlan, batch: HostBatch, update: TableUpdate, *, padded_rows: int | None = None
-) -> dict[str, NDArray[np.generic]]:
-    """The host's part of the inputs, for the step's one copy to the device.
+def fill_decode(
+    host: HostDecode, plan: StepPlan, batch: HostBatch, tables: SlotTables, params: SlotParams
+) -> None:
+    """Writes the rows of a plan, all of one token, before the padding of a decode step.
 
     Args:
+        host: All padding.
         plan: The plan.
         batch: Its lengths.
-        update: New entries of the block tables.
-        padded_rows: The rows of the `DecodeStep` that will run; None: `model_inputs` will follow.
+        tables: The slots' tables.
+        params: The slots' parameters.
     """
-    if padded_rows is None:
-        arrays = _row_arrays(plan, batch)
-    else:
-        arrays = {"packed_rows": pack_rows(plan.slots, batch.context_lens, padded_rows)}
-    if len(batch.sample_rows) != batch.num_tokens:
-        arrays["last_tokens"] = batch.cu_query_lens[1:][batch.sample_rows].astype(np.int64) - 1
+    num_rows, slots, lengths = plan.num_rows, plan.slots, batch.context_lens
+    host.slots[:num_rows] = slots
+    host.context_lens[:num_rows] = lengths
+    host.next_positions[:num_rows] = lengths
+    host.seeds[:num_rows] = params.seeds[slots]
+    host.temperature[:num_rows] = params.temperature[slots]
+    places = host.places[:num_rows]
+    np.multiply(host.slots[:num_rows], tables.max_tokens, out=places)
+    places += lengths
+    if len(batch.sample_rows) != num_rows:
+        places[~plan.samples] = -1
+
+
+def input_arrays(plan: StepPlan, batch: HostBatch) -> dict[str, NDArray[np.generic]]:
+    """The host's part of `model_inputs`, for the step's one copy to the device."""
+    arrays = _row_arrays(plan, batch)
+    if batch.prefixes is not None:
+        arrays["prefixes"] = batch.prefixes.pack(batch.num_decodes)
+    return arrays
+
+
+def last_token_arrays(batch: HostBatch) -> dict[str, NDArray[np.generic]]:
+    """Which tokens' hidden states yield a token, where not all do."""
+    if len(batch.sample_rows) == batch.num_tokens:
+        return {}
+    return {"last_tokens": batch.cu_query_lens[1:][batch.sample_rows].astype(np.int64) - 1}
+
+
+def table_arrays(plan: StepPlan, update: TableUpdate) -> dict[str, NDArray[np.generic]]:
+    """What `update_tables` writes: new rows' tokens, new blocks."""
+    arrays: dict[str, NDArray[np.generic]] = {}
     if len(update.values):
         arrays["table_positions"], arrays["table_values"] = update.positions, update.values
     for index, row in enumerate(plan.admitted):
@@ -127,6 +165,7 @@ def model_inputs(
         num_decodes=batch.num_decodes,
         max_query_len=batch.max_query_len,
         max_context_len=batch.max_context_len,
+        shared_prefix=unpack_prefixes(sent["prefixes"], batch.num_decodes) if "prefixes" in sent else None,
     )
     input_ids = tables.token_ids[token_slots, positions].long()
     return ModelInputs(input_ids, group_metadata.build(rows))

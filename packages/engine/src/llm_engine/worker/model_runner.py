@@ -6,28 +6,40 @@ returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from llm_models.model import Model
 from llm_scheduler import StepPlan
+from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.worker.block_transfers import BlockTransfers
-from llm_engine.worker.decode_graphs import DecodeGraphs
+from llm_engine.worker.capture_policy import CapturePolicy, Choice
+from llm_engine.worker.decode_graphs import GRAPH_BYTES, Capture, DecodeGraphs
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 from llm_engine.worker.group_metadata import GroupMetadata
-from llm_engine.worker.input_batch import HostBatch, input_arrays, measure, model_inputs, update_tables
+from llm_engine.worker.input_batch import (
+    HostBatch,
+    fill_decode,
+    input_arrays,
+    last_token_arrays,
+    measure,
+    model_inputs,
+    table_arrays,
+    update_tables,
+)
 from llm_engine.worker.kv_groups import KVLayout
 from llm_engine.worker.kv_pool import KVPool
 from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
 from llm_engine.worker.prompt_logprobs import score_positions
 from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
+from llm_engine.worker.shared_prefix import SharedPrefixes
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
-from llm_engine.worker.upload import upload
+from llm_engine.worker.upload import TokenRing, upload
 
 
 class ModelRunner:
@@ -40,7 +52,6 @@ class ModelRunner:
         num_slots: Rows that can be live at once.
         max_model_len: Longest sequence in tokens.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
-        graphs: Capture decode steps as CUDA graphs; needs a model on a CUDA device.
         host_blocks: Blocks of the host cache; 0 for none.
 
     Attributes:
@@ -57,7 +68,6 @@ class ModelRunner:
         num_slots: int,
         max_model_len: int,
         sampled_vocab_size: int | None = None,
-        graphs: bool = False,
         host_blocks: int = 0,
     ) -> None:
         self.model = model
@@ -65,11 +75,14 @@ class ModelRunner:
         self.device = model.device
         self.sampled_vocab_size = sampled_vocab_size
         self.tables = SlotTables(num_slots, max_model_len, layout.groups, self.device)
-        self.group_metadata = GroupMetadata(self.tables, layout.cache_groups())
+        sharing = [index for index, group in enumerate(layout.groups) if group.kind == "full"]
+        self.group_metadata = GroupMetadata(self.tables, layout.cache_groups(), sharing)
+        self._shared = SharedPrefixes(self.tables, layout.groups)
+        self._token_ring = TokenRing(num_slots, self.device)
         self.params = SlotParams(num_slots)
         self._transfers = BlockTransfers(pool.storages, host_blocks)
         self.num_graph_steps = self.num_eager_steps = 0
-        self._graphs = self._make_graphs() if graphs else None
+        self._graphs: DecodeGraphs | None = None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep:
@@ -79,29 +92,15 @@ class ModelRunner:
             PlanError: The plan does not fit the slots.
         """
         update = self._apply_admissions(plan)
-        batch = measure(plan, self.tables)
-        rows = batch.sample_rows
-        sampling = self._plan_sampling(plan, batch)
-        key = self._graph_for(batch)
-        arrays = input_arrays(plan, batch, update, padded_rows=None if key is None else key.rows)
-        if sampling is not None:
-            arrays.update(sampling.arrays)
-        sent = upload(arrays, self.device)
-        update_tables(plan, sent, self.tables)
-        self._transfers.carry_out(plan.transfers)
-        hidden_TE = self._forward(batch, sent, key)
-        chunks, faults = self._score_prompts(plan, batch, hidden_TE)
-        sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
-        launched = Launched(
-            step_id=plan.step_id,
-            num_rows=plan.num_rows,
-            sample_rows=rows,
-            sampled=sampled,
-            logprob_rows=_logprob_rows(sampling, rows),
-            prompt_chunks=chunks,
-            faults=faults,
-        )
-        return PendingStep(launched, self._record_event())
+        batch = measure(plan, self.tables, self._shared)
+        choice = self._choose(plan, batch)
+        if choice is None:
+            return self._launch_eagerly(plan, batch, update)
+        assert self._graphs is not None
+        pending = self._launch_decode(self._graphs, choice, plan, batch, update)
+        if choice.captures:
+            self._graphs.capture_due()
+        return pending
 
     def reset(self) -> None:
         """Forgets every slot."""
@@ -109,25 +108,124 @@ class ModelRunner:
         self.tables.release(every)
         self.params.release(every)
 
-    def _make_graphs(self) -> DecodeGraphs:
-        buckets = GraphBuckets(self.tables.num_slots, self.tables.max_tokens)
-        step = DecodeStep(self.model, self.caches, self.tables, self.group_metadata, buckets.rows[-1])
-        return DecodeGraphs(step, buckets, self.device)
+    def use_graphs(
+        self, capture: Capture, *, memory_bytes: int = GRAPH_BYTES, lockstep: bool = False
+    ) -> None:
+        """Runs decode steps padded to few sizes from now on, as graphs where they could be captured.
 
-    def _graph_for(self, batch: HostBatch) -> GraphKey | None:
-        """The graph of a step whose rows all have one token; what is done with its output does not matter."""
+        Args:
+            capture: Makes a graph of a function.
+            memory_bytes: Device memory that the graphs may take.
+            lockstep: Whether other ranks run the same steps.
+        """
+        buckets = GraphBuckets(self.tables.num_slots)
+        step = DecodeStep(
+            self.model,
+            self.caches,
+            self.tables,
+            self.group_metadata,
+            max_rows=buckets.rows[-1],
+            sampled_vocab_size=self.sampled_vocab_size,
+        )
+        self._graphs = DecodeGraphs(
+            step,
+            CapturePolicy(buckets, lockstep=lockstep),
+            capture,
+            num_groups=len(self.tables.table_order),
+            max_rows=buckets.rows[-1],
+            device=self.device,
+            memory_bytes=memory_bytes,
+        )
+
+    def _choose(self, plan: StepPlan, batch: HostBatch) -> Choice | None:
+        """How a step runs whose rows all have one token; None: unpadded, kernel by kernel."""
         if self._graphs is None or batch.max_query_len > 1:
             return None
-        return self._graphs.prepare(batch.num_tokens, batch.max_context_len)
+        draws = self.params.all_plain(plan.slots, batch.context_lens)
+        return self._graphs.choose(GraphKey(plan.num_rows, draws, shares=batch.prefixes is not None))
 
-    def _forward(self, batch: HostBatch, sent: Mapping[str, Tensor], key: GraphKey | None) -> Tensor:
-        """Hidden states of the step's tokens, [T, E]."""
-        if self._graphs is not None and key is not None:
-            self.num_graph_steps += 1
-            return self._graphs.replay(key, sent["packed_rows"])[: batch.num_tokens]
+    def _launch_decode(
+        self, graphs: DecodeGraphs, choice: Choice, plan: StepPlan, batch: HostBatch, update: TableUpdate
+    ) -> PendingStep:
+        """A step whose rows all have one token, padded to a size that has a graph or will have."""
+        host = graphs.host_arrays(choice.key)
+        fill_decode(host, plan, batch, self.tables, self.params)
+        if batch.prefixes is not None:
+            host.prefixes[:] = batch.prefixes.pack(choice.key.rows)
+        arrays: dict[str, NDArray[np.generic]] = {}
+        if plan.admitted or update.most_per_row > 1:
+            arrays = table_arrays(plan, update)
+        else:
+            update.spread(self.tables.table_order, host.new_columns, host.new_blocks)
+        sampling = None if choice.key.draws else self._plan_sampling(plan, batch)
+        if sampling is not None:
+            arrays.update(sampling.arrays)
+            arrays.update(last_token_arrays(batch))
+        sent = upload(arrays, self.device) if arrays else {}
+        update_tables(plan, sent, self.tables)
+        self._transfers.carry_out(plan.transfers)
+        replays = graphs.num_replays
+        output = graphs.run(choice)
+        self.num_graph_steps += graphs.num_replays - replays
+        self.num_eager_steps += 1 - (graphs.num_replays - replays)
+        if not choice.key.draws:
+            return self._finish(plan, batch, output[: plan.num_rows], sampling, sent)
+        rows = batch.sample_rows
+        sampled = Sampled(
+            self._token_ring.fetch(output, plan.num_rows),
+            entries=None if len(rows) == plan.num_rows else rows,
+        )
+        return self._pending(plan, batch, sampled if rows.size else None)
+
+    def _launch_eagerly(self, plan: StepPlan, batch: HostBatch, update: TableUpdate) -> PendingStep:
+        """A step of any rows, unpadded, kernel by kernel."""
+        sampling = self._plan_sampling(plan, batch)
+        arrays = input_arrays(plan, batch)
+        arrays.update(table_arrays(plan, update))
+        if sampling is not None:
+            arrays.update(sampling.arrays)
+            arrays.update(last_token_arrays(batch))
+        sent = upload(arrays, self.device)
+        update_tables(plan, sent, self.tables)
+        self._transfers.carry_out(plan.transfers)
         self.num_eager_steps += 1
         inputs = model_inputs(batch, sent, self.tables, self.group_metadata)
-        return self.model.forward(inputs.input_ids, inputs.metadata, self.caches)
+        hidden_TE = self.model.forward(inputs.input_ids, inputs.metadata, self.caches)
+        return self._finish(plan, batch, hidden_TE, sampling, sent)
+
+    def _finish(
+        self,
+        plan: StepPlan,
+        batch: HostBatch,
+        hidden_TE: Tensor,
+        sampling: SamplingPlan | None,
+        sent: Mapping[str, Tensor],
+    ) -> PendingStep:
+        """Everything after the hidden states of the step's tokens, [T, E]."""
+        chunks, faults = self._score_prompts(plan, batch, hidden_TE)
+        sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
+        ranked = _logprob_rows(sampling, batch.sample_rows)
+        return self._pending(plan, batch, sampled, ranked, chunks, faults)
+
+    def _pending(
+        self,
+        plan: StepPlan,
+        batch: HostBatch,
+        sampled: Sampled | None,
+        logprob_rows: Sequence[tuple[int, int]] = (),
+        chunks: Mapping[int, PromptChunk] | None = None,
+        faults: Mapping[int, str] | None = None,
+    ) -> PendingStep:
+        launched = Launched(
+            step_id=plan.step_id,
+            num_rows=plan.num_rows,
+            sample_rows=batch.sample_rows,
+            sampled=sampled,
+            logprob_rows=logprob_rows,
+            prompt_chunks=chunks or {},
+            faults=faults or {},
+        )
+        return PendingStep(launched, self._token_ring.mark())
 
     def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
         self.tables.release(plan.released)
@@ -135,7 +233,9 @@ class ModelRunner:
         for row in plan.admitted:
             self.tables.admit(row)
             self.params.admit(row)
-        return self.tables.append_blocks(plan.slots, plan.new_blocks)
+        update = self.tables.append_blocks(plan.slots, plan.new_blocks)
+        self._shared.note(update, changed=bool(plan.admitted) or len(plan.released) > 0)
+        return update
 
     def _plan_sampling(self, plan: StepPlan, batch: HostBatch) -> SamplingPlan | None:
         rows = batch.sample_rows
@@ -180,13 +280,6 @@ class ModelRunner:
             if is_last:
                 self.params.drop_prompt_logprobs(slot)
         return chunks, faults
-
-    def _record_event(self) -> torch.cuda.Event | None:
-        if self.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
 
 
 def _logprob_rows(sampling: SamplingPlan | None, sample_rows: np.ndarray) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,7 @@ class Launched:
     num_rows: int
     sample_rows: NDArray[np.int64]
     sampled: Sampled | None
-    logprob_rows: list[tuple[int, int]]
+    logprob_rows: Sequence[tuple[int, int]]
     prompt_chunks: Mapping[int, PromptChunk]
     faults: Mapping[int, str]
 
@@ -73,6 +73,7 @@ class PendingStep:
         if self._result is None:
             if self._event is not None:
                 self._event.synchronize()
+                self._event = None
             self._result = _build(self._launched)
         return self._result
 
@@ -92,14 +93,17 @@ def _build(launched: Launched) -> StepResult:
 
 
 def _tokens(launched: Launched, sampled: Sampled, faults: dict[int, str]) -> Ragged:
+    # A copy: the buffer behind the tensor serves other steps.
     values = sampled.tokens.numpy()
+    values = values.copy() if sampled.entries is None else values[sampled.entries]
     for row in launched.sample_rows[values == FAULT].tolist():
         faults.setdefault(row, BROKEN_LOGITS)
+    if not faults and len(values) == launched.num_rows:
+        return Ragged(values, np.arange(launched.num_rows + 1, dtype=np.int32))
     good = ~np.isin(launched.sample_rows, list(faults)) if faults else np.ones(len(values), np.bool_)
     counts = np.zeros(launched.num_rows + 1, np.int32)
     counts[launched.sample_rows[good] + 1] = 1
-    # A copy: the buffer behind `values` belongs to torch's allocator.
-    return Ragged(values[good].astype(np.int32), np.cumsum(counts, dtype=np.int32))
+    return Ragged(values[good].astype(np.int32, copy=False), np.cumsum(counts, dtype=np.int32))
 
 
 def _logprobs(launched: Launched, faults: Mapping[int, str]) -> dict[int, object]:

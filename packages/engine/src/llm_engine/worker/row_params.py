@@ -48,3 +48,14 @@ class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def has_penalties(self) -> bool:
         """Whether any penalty changes the logits of this row."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the temperature concerns the draw, and no logprobs are wanted."""
+        filters = self.top_p < 1 or self.min_p > 0 or self.top_k > 0
+        return not (
+            (filters and self.temperature > 0)
+            or self.has_penalties
+            or self.logit_bias
+            or self.logprobs is not None
+        )

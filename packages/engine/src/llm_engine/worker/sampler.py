@@ -52,12 +52,14 @@ class Sampled:
     """Tokens on their way to the host.
 
     Attributes:
-        tokens: int32[E] on the host, -1 where the row's logits were broken.
+        tokens: int32 on the host, -1 where the row's logits were broken.
+        entries: int64[E], which of them are the rows'; None: all, in order.
         logprobs: Of the rows that want them, or None.
     """
 
     tokens: Tensor
-    logprobs: HostRanks | None
+    logprobs: HostRanks | None = None
+    entries: NDArray[np.int64] | None = None
 
 
 def plan_sampling(

@@ -50,6 +50,8 @@ class SlotParams:
         self.stop_allowed_from = np.zeros(num_slots, np.int32)
         self.has_penalties = np.zeros(num_slots, np.bool_)
         self.has_bias = np.zeros(num_slots, np.bool_)
+        # Nothing but the temperature concerns the draw, once `stop_allowed_from` is reached.
+        self.is_plain = np.ones(num_slots, np.bool_)
         self.wants_prompt_logprobs = np.zeros(num_slots, np.bool_)
         self.bias: dict[int, TokenBias] = {}
         self.stop_ids: dict[int, NDArray[np.int64]] = {}
@@ -79,12 +81,21 @@ class SlotParams:
         self.num_logprobs[slot] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.num_prompt_tokens[slot] = row.num_prompt_tokens
         self.has_penalties[slot] = params.has_penalties
+        self.is_plain[slot] = params.is_plain
         self._take_lists(row, params)
 
     def release(self, slots: NDArray[np.int32]) -> None:
         """Drops what the slots hold outside the columns."""
         for slot in slots.tolist():
             self._forget(slot)
+
+    def all_plain(self, slots: NDArray[np.int32], positions: NDArray[np.int32]) -> bool:
+        """Whether nothing but temperatures concerns the tokens at `positions`, and no logprobs are wanted."""
+        if not self.is_plain[slots].all():
+            return False
+        if self.stop_ids and (positions < self.stop_allowed_from[slots]).any():
+            return False
+        return not (self.prompt_logprobs and self.wants_prompt_logprobs[slots].any())
 
     def drop_prompt_logprobs(self, slot: int) -> None:
         """Ends the collecting of prompt logprobs for a slot: all are planned, or none can be had."""

@@ -28,10 +28,43 @@ _WIDTH_UNIT = 4
 
 @dataclass(slots=True)
 class TableUpdate:
-    """Flat positions and values to write into the block tables before a step."""
+    """New entries of the block tables, to be written before a step. R rows, G KV groups, M entries.
+
+    Attributes:
+        positions: int64[M], flat indices into the tables.
+        values: int32[M].
+        starts: int32[G, R], the length of each row's table before; None where nothing is new.
+        counts: int32[G, R], how many entries each gets, in `values` group by group and row by row; None
+            where nothing is new.
+    """
 
     positions: NDArray[np.int64]
     values: NDArray[np.int32]
+    starts: NDArray[np.int32] | None = None
+    counts: NDArray[np.int32] | None = None
+
+    @property
+    def most_per_row(self) -> int:
+        """Most new entries of one table."""
+        return 0 if self.counts is None else int(self.counts.max(initial=0))
+
+    def spread(
+        self, table_order: Sequence[int], columns: NDArray[np.int32], blocks: NDArray[np.int32]
+    ) -> None:
+        """Writes at most one entry a row to where the rows' own words stand.
+
+        Args:
+            table_order: The KV group of each row of `columns` and `blocks`.
+            columns: int32[G, B], gets where a table grows; left alone elsewhere.
+            blocks: int32[G, B], gets by which block.
+        """
+        if self.starts is None or self.counts is None:
+            return
+        ends = np.cumsum(self.counts.sum(axis=1))
+        for table, group in enumerate(table_order):
+            rows = np.flatnonzero(self.counts[group])
+            columns[table, rows] = self.starts[group, rows]
+            blocks[table, rows] = self.values[ends[group] - len(rows) : ends[group]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +136,11 @@ class SlotTables:
             families.append(TableFamily(block_size, has_slots, tuple(indices), tables))
         return tuple(families)
 
+    @property
+    def table_order(self) -> tuple[int, ...]:
+        """The KV groups as their tables follow one another in the families."""
+        return tuple(group for family in self.families for group in family.groups)
+
     def release(self, slots: NDArray[np.int32]) -> None:
         """Gives slots back; what the device holds of them is never read again."""
         self.in_use[slots] = False
@@ -162,7 +200,7 @@ class SlotTables:
             + np.arange(len(blocks.values), dtype=np.int64)
             for group, blocks in enumerate(new_blocks)
         ]
-        return TableUpdate(np.concatenate(positions), np.maximum(np.concatenate(values), 0))
+        return TableUpdate(np.concatenate(positions), np.maximum(np.concatenate(values), 0), starts, counts)
 
     def holds(self, slots: NDArray[np.int32], num_tokens: NDArray[np.int32]) -> bool:
         """Whether the block tables of slots reach so many tokens, in every group."""

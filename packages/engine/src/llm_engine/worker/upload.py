@@ -11,6 +11,8 @@ from torch import Tensor
 
 # Triton compiles a kernel anew where a pointer's alignment to 16 bytes changes: no array may shift another.
 _ALIGNMENT = 16
+# The engine keeps two steps on their way; a buffer of theirs comes round when both are long done.
+_RING_SIZE = 4
 _DTYPES = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.int32): torch.int32,
@@ -52,3 +54,71 @@ def download(tensor: Tensor) -> Tensor:
         return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
+
+
+class PinnedRing:
+    """Host buffers that are sent in turns, so that one is filled while the copy from another may wait.
+
+    With at most two steps on their way, a buffer comes round only when its copy is done.
+
+    Args:
+        num_bytes: Size of each buffer.
+        device: Where they are sent to; for a GPU they are pinned.
+
+    Attributes:
+        arrays: The buffers as uint8.
+    """
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._buffers = [
+            torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(_RING_SIZE)
+        ]
+        self.arrays = [buffer.numpy() for buffer in self._buffers]
+        self._index = 0
+
+    def advance(self) -> int:
+        """Goes to the next buffer and returns its number."""
+        self._index = (self._index + 1) % _RING_SIZE
+        return self._index
+
+    def send(self, target: Tensor) -> None:
+        """Starts the copy of the current buffer's beginning to a uint8 tensor on the device."""
+        target.copy_(self._buffers[self._index][: len(target)], non_blocking=True)
+
+
+class TokenRing:
+    """Host buffers for the tokens of steps, and the events that say when they are there, in turns.
+
+    Args:
+        max_rows: Most tokens of a step.
+        device: Where they come from.
+    """
+
+    def __init__(self, max_rows: int, device: torch.device) -> None:
+        self._device = device
+        pinned = device.type == "cuda"
+        self._buffers = [
+            torch.zeros(max_rows, dtype=torch.int32, pin_memory=pinned) for _ in range(_RING_SIZE)
+        ]
+        # Only on a GPU: elsewhere all is done when it returns.
+        self._events = [torch.cuda.Event() for _ in range(_RING_SIZE)] if pinned else []  # type: ignore[no-untyped-call]
+        self._index = self._marked = 0
+
+    def fetch(self, tokens: Tensor, count: int) -> Tensor:
+        """Starts the copy of the first `count` tokens, int32; valid once the next `mark` has passed."""
+        self._index = (self._index + 1) % _RING_SIZE
+        host = self._buffers[self._index][:count]
+        return host.copy_(tokens[:count], non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event | None:
+        """An event behind all that is queued; None where nothing has to be waited for.
+
+        It is taken again for the fourth step after this.
+        """
+        if not self._events:
+            return None
+        self._marked = (self._marked + 1) % _RING_SIZE
+        event = self._events[self._marked]
+        event.record(torch.cuda.current_stream(self._device))
+        return event

@@ -20,6 +20,7 @@ from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
+from llm_engine.worker.graph_capture import GraphCapture
 from llm_engine.worker.kernel_cache import use_kernel_cache
 from llm_engine.worker.kv_pool import allocate_pool
 from llm_engine.worker.kv_sizing import count_pages, measure_memory
@@ -167,9 +168,11 @@ class Worker:
             num_slots=config.max_num_seqs,
             max_model_len=info.max_model_len,
             sampled_vocab_size=config.sampled_vocab_size,
-            graphs=self._graphs,
             host_blocks=host_blocks,
         )
+        if self._graphs:
+            lockstep = self._mesh.world_size > 1
+            self._runner.use_graphs(GraphCapture(self._device), lockstep=lockstep)
         self._loaded = _Loaded(loaded.model, info)
         return info
 

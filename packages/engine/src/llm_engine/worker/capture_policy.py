@@ -1,0 +1,98 @@
+"""Decides when a size is worth a capture and what runs until then; knows nothing of devices or of models.
+
+A capture costs the host some tens of milliseconds, so nothing is captured before it is needed. A step whose
+size has no graph is padded to the next larger size that has one, and only a size that comes again and again
+gets its own. Where there is no larger one the step runs kernel by kernel, padded to its size, which loads
+all kernels, and is captured behind that while the device is busy with it.
+
+Decisions follow from the sequence of steps alone, never from clocks, so that all ranks of a model make the
+same: a rank that ran other sizes than the rest would wait for them forever.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
+
+# Padding a step by as many rows as it has costs about a sixteenth of it, a capture some sixty steps.
+_PATIENCE = 64
+_LEAST_PATIENCE = 16
+_MOST_PATIENCE = 1024
+# Between two captures that only replace a larger size, so that they take a small share of the time.
+_GAP = 64
+
+
+class Choice(NamedTuple):
+    """How a step runs.
+
+    Attributes:
+        key: Its size and kind.
+        captures: Whether it runs kernel by kernel and its size is captured behind it.
+    """
+
+    key: GraphKey
+    captures: bool
+
+
+class CapturePolicy:
+    """The sizes that have graphs, and what was asked for.
+
+    Args:
+        buckets: The sizes.
+        lockstep: Whether other ranks make the same decisions: then no graph that this one has not got may
+            change the sizes it runs.
+    """
+
+    def __init__(self, buckets: GraphBuckets, *, lockstep: bool = False) -> None:
+        self._buckets = buckets
+        self._lockstep = lockstep
+        self._settled: set[GraphKey] = set()
+        self._hopeless: set[GraphKey] = set()
+        self._asked: dict[GraphKey, int] = {}
+        self._since_capture = 0
+
+    def choose(self, step: GraphKey) -> Choice | None:
+        """How a step runs whose `rows` are the real ones.
+
+        Returns:
+            None where it has no size, or its size cannot be captured and no larger one is there: it runs
+            unpadded.
+        """
+        bucket = self._buckets.choose(step.rows)
+        if bucket is None:
+            return None
+        self._since_capture += 1
+        key = step._replace(rows=bucket)
+        if key in self._settled:
+            return Choice(key, captures=False)
+        larger = self._least_larger(key)
+        if larger is None:
+            return None if key in self._hopeless else self._capture(key)
+        if key in self._hopeless:
+            return Choice(larger, captures=False)
+        self._asked[key] = self._asked.get(key, 0) + 1
+        if self._asked[key] >= _patience(key, larger) and self._since_capture >= _GAP:
+            return self._capture(key)
+        return Choice(larger, captures=False)
+
+    def failed(self, key: GraphKey) -> None:
+        """A size could not be captured, or there is no memory for it."""
+        if not self._lockstep:
+            self._settled.discard(key)
+            self._hopeless.add(key)
+
+    def _capture(self, key: GraphKey) -> Choice:
+        self._settled.add(key)
+        self._since_capture = 0
+        return Choice(key, captures=True)
+
+    def _least_larger(self, key: GraphKey) -> GraphKey | None:
+        larger = (other for other in self._settled if other.rows > key.rows and other[1:] == key[1:])
+        return min(larger, default=None)
+
+
+def _patience(key: GraphKey, larger: GraphKey) -> int:
+    """Steps that run padded to `larger` before `key` gets its own graph."""
+    patience = _PATIENCE * key.rows // (larger.rows - key.rows)
+    return min(max(patience, _LEAST_PATIENCE), _MOST_PATIENCE)
