@@ -13,6 +13,7 @@ from llm_engine.errors import InvalidOption
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
+KV_CACHE_DTYPES = ("auto", "fp8")
 GRAPHS = ("auto", "none", "full")
 
 _T = TypeVar("_T")
@@ -69,6 +70,12 @@ class EngineOptions:
     )
     gpu_memory_fraction: float = _option(
         0.9, "Share of the device's memory for weights, activations and cache; above 0, up to 1."
+    )
+    kv_cache_dtype: str = _option(
+        "auto",
+        "fp8: keys and values take one byte each (e4m3), so that the cache holds twice as much and attention "
+        "reads half. auto: the model's number format.",
+        KV_CACHE_DTYPES,
     )
     kv_cache_bytes: int | None = _option(
         None, "Bytes of KV cache; by default what gpu_memory_fraction leaves, on the CPU a fixed budget."
@@ -169,7 +176,12 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidOption(name, f"must be a non-empty string or None, got {value!r}")
-        listed = {"dtype": DTYPES, "load_format": LOAD_FORMATS, "graphs": GRAPHS}
+        listed = {
+            "dtype": DTYPES,
+            "load_format": LOAD_FORMATS,
+            "kv_cache_dtype": KV_CACHE_DTYPES,
+            "graphs": GRAPHS,
+        }
         for name, choices in listed.items():
             if getattr(self, name) not in choices:
                 raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")

@@ -4,7 +4,8 @@ A decoder lists its caches in layer order. The engine groups them, gives each it
 `AttentionMetadata` for each with a step.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
@@ -21,6 +22,7 @@ class KVCacheSpec:
         value_size: Size of a value.
         window: Latest tokens a token sees, itself included; None: all.
         chunk: Tokens of a chunk, where a token sees only its own chunk; None: no chunks.
+        dtype: Number format of the cache; None: that of the model.
     """
 
     num_kv_heads: int
@@ -28,6 +30,7 @@ class KVCacheSpec:
     value_size: int
     window: int | None = None
     chunk: int | None = None
+    dtype: torch.dtype | None = None
 
     def shapes(self, num_blocks: int, block_size: int) -> tuple[tuple[int, ...], ...]:
         """Key cache [blocks, block size, KV heads, head size] and value cache."""
@@ -36,7 +39,8 @@ class KVCacheSpec:
 
     def dtypes(self, model_dtype: torch.dtype) -> tuple[torch.dtype, ...]:
         """Of the tensors of `shapes`."""
-        return model_dtype, model_dtype
+        dtype = self.dtype or model_dtype
+        return dtype, dtype
 
     def bytes_per_block(self, block_size: int, model_dtype: torch.dtype) -> int:
         """Bytes of one block."""
@@ -109,6 +113,11 @@ class CrossCacheSpec:
 
 
 CacheSpec: TypeAlias = KVCacheSpec | LatentCacheSpec | StateCacheSpec | CrossCacheSpec
+
+
+def stored_as(caches: Sequence[CacheSpec], dtype: torch.dtype) -> tuple[CacheSpec, ...]:
+    """The same caches with keys and values of decoder attention in another number format."""
+    return tuple(replace(spec, dtype=dtype) if isinstance(spec, KVCacheSpec) else spec for spec in caches)
 
 
 def _bytes(spec: CacheSpec, block_size: int, model_dtype: torch.dtype) -> int:

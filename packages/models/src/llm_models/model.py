@@ -44,16 +44,18 @@ class ModelFacts(Protocol):
 
 
 class Model(Protocol):
-    """A causal language model with its weights on one device."""
+    """A causal language model with its weights on one device.
+
+    Attributes:
+        caches: What it caches between steps, in the order in which `forward` takes the tensors. Whoever
+            allocates them may put specs of another number format in their place.
+    """
+
+    caches: tuple[CacheSpec, ...]
 
     @property
     def spec(self) -> ModelFacts:
         """Its description."""
-        ...
-
-    @property
-    def caches(self) -> tuple[CacheSpec, ...]:
-        """What it caches between steps, in the order in which `forward` takes the tensors."""
         ...
 
     @property

@@ -14,7 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from llm_models.caches import CacheSpec, CrossCacheSpec, KVCacheSpec, LatentCacheSpec, StateCacheSpec
+from llm_models.caches import (
+    CacheSpec,
+    CrossCacheSpec,
+    KVCacheSpec,
+    LatentCacheSpec,
+    StateCacheSpec,
+    stored_as,
+)
 
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.kv_groups import GroupKind, KVGroup, KVLayout
@@ -52,6 +59,26 @@ class LayoutOptions:
     max_tokens: int
     prefix_caching: bool = True
     state_interval: int | None = None
+
+
+def caches_in(kv_cache_dtype: str, caches: Sequence[CacheSpec]) -> tuple[CacheSpec, ...]:
+    """A model's caches with keys and values in the number format of an option.
+
+    Args:
+        kv_cache_dtype: "auto" (the model's) or "fp8" (e4m3, without scales).
+        caches: The model's.
+
+    Raises:
+        InvalidOption: Another name, or "fp8" for a model that caches no keys and values: latents and
+            recurrent states have no such form.
+    """
+    if kv_cache_dtype == "auto":
+        return tuple(caches)
+    if kv_cache_dtype != "fp8":
+        raise InvalidOption("kv_cache_dtype", f'must be "auto" or "fp8": {kv_cache_dtype!r}')
+    if not any(isinstance(spec, KVCacheSpec) for spec in caches):
+        raise InvalidOption("kv_cache_dtype", "the model caches no keys and values that could be fp8")
+    return stored_as(caches, torch.float8_e4m3fn)
 
 
 def choose_layout(caches: Sequence[CacheSpec], options: LayoutOptions) -> KVLayout:

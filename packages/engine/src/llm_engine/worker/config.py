@@ -18,6 +18,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: Longest sequence in tokens; None takes the model's own limit.
         block_size: Tokens in a KV block.
         gpu_memory_fraction: Share of the device's memory that the engine may use in all.
+        kv_cache_dtype: "auto" (the model's) or "fp8": number format of keys and values in the cache.
         kv_cache_bytes: Size of the KV cache; None sizes it by the rule of `kv_sizing`.
         max_num_seqs: Number of slots.
         max_num_batched_tokens: Most tokens in a step.
@@ -42,6 +43,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     block_size: int = 16
     gpu_memory_fraction: float = 0.9
+    kv_cache_dtype: str = "auto"
     kv_cache_bytes: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
