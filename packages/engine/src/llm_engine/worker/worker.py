@@ -16,7 +16,7 @@ from llm_models.model import Model
 from llm_scheduler import StepPlan
 from numpy.typing import NDArray
 
-from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
+from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
@@ -88,6 +88,7 @@ class Worker:
             mesh=self._mesh,
             trust_remote_code=config.trust_remote_code,
         )
+        model.caches = caches_in(config.kv_cache_dtype, model.caches)
         self._graphs = self._graphs and model.capturable
         limit = model.spec.max_positions
         if config.max_model_len is not None and not 0 < config.max_model_len <= limit:
