@@ -152,7 +152,6 @@ def test_biases_by_family():
             UnsupportedConfig,
         ),
         ({"hidden_act": "wobble"}, "hidden_act", UnsupportedConfig),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config", UnsupportedConfig),
         ({"architectures": ...}, "architectures", ConfigError),
         ({"architectures": []}, "architectures", ConfigError),
         ({"architectures": "LlamaForCausalLM"}, "architectures", ConfigError),

@@ -233,7 +233,6 @@ def test_the_text_part_has_the_defaults_of_its_class():
             "use_bidirectional_attention",
             UnsupportedConfig,
         ),
-        ("granite-3.0", {"quantization_config": {"bits": 4}}, "quantization_config", UnsupportedConfig),
     ],
 )
 def test_refused_fields_are_named(name, changes, field, kind):

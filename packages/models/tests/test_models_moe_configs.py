@@ -127,7 +127,6 @@ def test_latent_norms_have_an_eps_of_their_own():
         ("LagunaForCausalLM", {"num_attention_heads_per_layer": [8]}, "num_attention_heads_per_layer"),
         ("Glm4MoeForCausalLM", {**_EXPERTS, "mlp_layer_types": ["dense", "other"] * 2}, "mlp_layer_types"),
         ("PhimoeForCausalLM", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
-        ("MixtralForCausalLM", {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ("Llama4ForCausalLM", {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
     ],
 )

@@ -16,10 +16,11 @@ from llm_models.encoder_decoder import encoder_decoder_parameters
 from llm_models.errors import ModelError, ShardingError, UnknownArchitecture
 from llm_models.fallback import fallback_verdict
 from llm_models.files import ModelFiles, resolve
-from llm_models.loading.assign import place_tensors
+from llm_models.loading.assign import plan_weights
 from llm_models.loading.open_source import open_source
 from llm_models.parameters import Parameter, Shard
 from llm_models.pooling import pooled_parameters
+from llm_models.quantization import read_scheme
 from llm_models.registry import (
     encoder_decoder_spec_for,
     is_native,
@@ -112,12 +113,12 @@ def _through_fallback(model: str, files: ModelFiles, *, trust_remote_code: bool)
 def _native(model: str, name: str, files: ModelFiles) -> CheckpointReport:
     kind = kind_of(name)
     spec, parameters = _parts(kind, files.config)
-    wanted = parameters(Shard())
+    wanted: Sequence[Parameter] = parameters(Shard())
     dtype = checkpoint_dtype(files.config)
     width = torch.bfloat16 if dtype is None else dtype
     caches = () if kind == "pooling" else decoder_caches(spec)
-    harmless = ("head.weight",) if spec.head.tied else ()
-    place_tensors(wanted, spec.names, open_source(files.path, files.kind), harmless=harmless)
+    source = open_source(files.path, files.kind)
+    wanted, _ = plan_weights(wanted, spec, source, read_scheme(files.config))
     sizes = [(prod(parameter.shape), parameter.dtype or width) for parameter in wanted]
     states = [cache for cache in caches if isinstance(cache, StateCacheSpec)]
     return CheckpointReport(

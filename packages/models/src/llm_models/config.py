@@ -35,6 +35,14 @@ class ConfigReader:
         """Whether the field is there, null or not."""
         return field in self._config
 
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields."""
+        return tuple(self._config)
+
+    def unsupported(self, field: str, reason: str) -> UnsupportedConfig:
+        """The error about a field that asks for what is not done."""
+        return UnsupportedConfig(self._prefix + field, reason)
+
     def positive_int(self, field: str, default: int | None = None) -> int:
         """An integer above zero."""
         value = self._value(field, default)

@@ -172,10 +172,10 @@ def _parameters(spec: DecoderSpec, shard: Shard) -> Iterator[Parameter]:
         yield from spec.final_norm.parameters("final_norm", width)
     vocabulary = vocabulary_span(embedding, shard)
     if (head.size or width) != width:
-        yield from linear("head_projection", head.size or width, width)
+        yield from linear("head_projection", head.size or width, width, quantizable=False)
     if not head.tied:
         rows = {"head": Rows(embedding.vocab_size, vocabulary)}
-        yield from stacked_linear("head", rows, head.size or width)
+        yield from stacked_linear("head", rows, head.size or width, quantizable=False)
     if head.bias:
         shape = (embedding.vocab_size,)
         yield tensor("head.bias", shape, kind="bias", rows=vocabulary, default=head.bias_default)

@@ -18,7 +18,7 @@ def embedding_parameters(embedding: Embedding, width: int, shard: Shard) -> Iter
     """Those of the way in, for hidden states of `width`."""
     size = embedding.size or width
     vocabulary = vocabulary_span(embedding, shard)
-    yield from linear("embedding", embedding.vocab_size, size, taken_rows=vocabulary)
+    yield from linear("embedding", embedding.vocab_size, size, taken_rows=vocabulary, quantizable=False)
     if isinstance(embedding.positions, LearnedPositions):
         positions = embedding.positions
         columns = width if positions.after_projection else size
@@ -28,7 +28,8 @@ def embedding_parameters(embedding: Embedding, width: int, shard: Shard) -> Iter
     if embedding.norm is not None:
         yield from embedding.norm.parameters("embedding_norm", size)
     if size != width:
-        yield from linear("embedding_projection", width, size, bias=embedding.projection_bias)
+        bias = embedding.projection_bias
+        yield from linear("embedding_projection", width, size, bias=bias, quantizable=False)
 
 
 def vocabulary_span(embedding: Embedding, shard: Shard) -> tuple[int, int] | None:

@@ -14,13 +14,15 @@ from llm_models.encoder_decoder import EncoderDecoder, encoder_decoder_parameter
 from llm_models.errors import ConfigError, UnknownArchitecture, UnsupportedConfig
 from llm_models.fallback import fallback_verdict, load_fallback
 from llm_models.files import ModelFiles
-from llm_models.loading.assign import copy_tensors, place_tensors
+from llm_models.loading.assign import copy_tensors, place_tensors, plan_weights
 from llm_models.loading.dummy import fill_random
 from llm_models.loading.open_source import open_source
+from llm_models.loading.scaled import imagined_parameters
 from llm_models.model import Model
 from llm_models.names import Names
 from llm_models.parameters import ABSENT, Parameter, Shard
 from llm_models.pooling import PooledSpec, PoolingModel, pooled_parameters
+from llm_models.quantization import Quantization, Scheme, read_scheme
 from llm_models.registry import (
     encoder_decoder_spec_for,
     gives_vectors,
@@ -45,6 +47,7 @@ def load_model(
     progress: bool = False,
     mesh: DeviceMesh | None = None,
     trust_remote_code: bool = False,
+    quantization: Quantization | None = None,
 ) -> Model:
     """Builds the language model that `files` describe, with its weights on `device`.
 
@@ -60,6 +63,8 @@ def load_model(
         progress: Show a bar on standard error.
         mesh: The ranks that share the layers (axis `tp`); each reads only its own slices.
         trust_remote_code: Run model code that the checkpoint holds, in the fallback.
+        quantization: `fp8`: linear layers get e4m3 weights with a scale an output, quantized tensor by tensor
+            while they are loaded. Checkpoints that are quantized already load as they are, with or without.
 
     Raises:
         UnknownArchitecture: No spec for this architecture, and the fallback does not serve it.
@@ -69,11 +74,12 @@ def load_model(
     """
     _check_arguments(dtype, load_format)
     if not is_native(architecture_name(files.config)):
+        if quantization is not None:
+            raise UnsupportedConfig("quantization", "models of the transformers fallback are not quantized")
         return _load_fallback(files, dtype, device, load_format, mesh, trust_remote_code)
-    spec = spec_for(files.config)
-    parameters = _load(
-        files, spec, decoder_parameters(spec, _shard(mesh)), dtype, device, load_format, progress=progress
-    )
+    spec, scheme = spec_for(files.config), read_scheme(files.config, quantization)
+    wanted = decoder_parameters(spec, _shard(mesh))
+    parameters = _load(files, spec, wanted, dtype, device, load_format, scheme, progress=progress)
     return Decoder(spec, parameters, mesh)
 
 
@@ -90,7 +96,8 @@ def load_encoder_decoder(
     _check_arguments(dtype, load_format)
     spec = encoder_decoder_spec_for(files.config)
     wanted = encoder_decoder_parameters(spec, _shard(mesh))
-    parameters = _load(files, spec.decoder, wanted, dtype, device, load_format, progress=progress)
+    scheme = read_scheme(files.config)
+    parameters = _load(files, spec.decoder, wanted, dtype, device, load_format, scheme, progress=progress)
     return EncoderDecoder(spec, parameters, mesh)
 
 
@@ -111,7 +118,8 @@ def load_pooling_model(
     outside = {f"{folder.layer.name}.{leaf}" for folder in dense for leaf in ("weight", "bias")}
     wanted = pooled_parameters(spec, _shard(mesh))
     own = [parameter for parameter in wanted if parameter.name not in outside]
-    parameters = _load(files, spec.body, own, dtype, device, load_format, progress=progress)
+    scheme = read_scheme(files.config)
+    parameters = _load(files, spec.body, own, dtype, device, load_format, scheme, progress=progress)
     for folder in dense:
         layer = [one for one in wanted if one.name.rpartition(".")[0] == folder.layer.name]
         parameters |= _load_dense(folder, layer, dtype, device, load_format)
@@ -189,19 +197,27 @@ def _load(
     dtype: torch.dtype,
     device: torch.device | str,
     load_format: LoadFormat,
+    scheme: Scheme | None,
     *,
     progress: bool,
 ) -> dict[str, Tensor]:
     if load_format == "dummy":
+        if scheme is not None:
+            wanted = imagined_parameters(wanted, spec.names, scheme)
         parameters = _allocate(wanted, dtype, device)
-        fill_random(parameters, wanted)
-        return parameters
+        fill_random(parameters, wanted, dtype=dtype, scheme=scheme)
+        return _settled(parameters, scheme)
     source = open_source(files.path, files.kind)
-    # A tied head is often saved a second time.
-    harmless = ("head.weight",) if spec.head.tied else ()
-    placed = place_tensors(wanted, spec.names, source, harmless=harmless)
+    wanted, placed = plan_weights(wanted, spec, source, scheme)
     parameters = _allocate(wanted, dtype, device)
-    copy_tensors(placed, source, parameters, progress=progress)
+    copy_tensors(placed, source, parameters, progress=progress, scheme=scheme)
+    return _settled(parameters, scheme)
+
+
+def _settled(parameters: dict[str, Tensor], scheme: Scheme | None) -> dict[str, Tensor]:
+    """The same; memory of what was on its way to e4m3 goes back to the device."""
+    if scheme is not None and any(parameter.is_cuda for parameter in parameters.values()):
+        torch.cuda.empty_cache()
     return parameters
 
 
@@ -214,7 +230,7 @@ def _load_dense(
 ) -> dict[str, Tensor]:
     parameters = _allocate(wanted, dtype, device)
     if load_format == "dummy":
-        fill_random(parameters, wanted)
+        fill_random(parameters, wanted, dtype=dtype)
         return parameters
     source = open_source(folder.path, "safetensors")
     names = Names(top={"linear": folder.layer.name}, layer="", inside={})

@@ -91,6 +91,7 @@ class Parameter:
         lead: Dimensions that the parts' rows run over: 1, or 2 for stacked experts.
         shift: Added to every value when it is loaded (norms that scale by 1 + w).
         default: Fill value where the checkpoint does not hold the tensor; None: it must.
+        quantizable: Whether it is the matrix of a linear layer, which also runs on e4m3 weights and scales.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Parameter:
     lead: int = 1
     shift: float = 0.0
     default: float | None = None
+    quantizable: bool = False
 
     def __post_init__(self) -> None:
         rows = sum(part.taken[0] for part in self.parts)
@@ -140,6 +142,12 @@ def tensor(
     )
 
 
+def scale_names(weight: str) -> tuple[str, str]:
+    """Names of the scales of an e4m3 weight and of its inputs, beside the weight's own `NAME.weight`."""
+    module = weight.removesuffix(".weight")
+    return f"{module}.weight_scale", f"{module}.input_scale"
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Output features of a linear layer: how many in all, and which of them this rank computes."""
@@ -159,7 +167,12 @@ def head_rows(count: int, heads: tuple[int, int], size: int) -> Rows:
 
 
 def stacked_linear(
-    name: str, parts: Mapping[str, Rows], columns: int, *, biases: tuple[str, ...] = ()
+    name: str,
+    parts: Mapping[str, Rows],
+    columns: int,
+    *,
+    biases: tuple[str, ...] = (),
+    quantizable: bool = True,
 ) -> Iterator[Parameter]:
     """A matrix whose output features are those of several linear layers, one below the other.
 
@@ -168,13 +181,16 @@ def stacked_linear(
         parts: Canonical name of each layer and its rows.
         columns: Input features.
         biases: The layers with a bias. Where some have one, the others' rows of the bias are 0.
+        quantizable: Whether the block reads it as a `Linear` alone.
     """
     taken = [
         Part(name=f"{module}.weight", shape=(rows.total, columns), rows=rows.span)
         for module, rows in parts.items()
     ]
     height = sum(part.taken[0] for part in taken)
-    yield Parameter(name=f"{name}.weight", shape=(height, columns), parts=tuple(taken))
+    yield Parameter(
+        name=f"{name}.weight", shape=(height, columns), parts=tuple(taken), quantizable=quantizable
+    )
     if biases:
         yield Parameter(
             name=f"{name}.bias",
@@ -199,12 +215,14 @@ def linear(
     bias: bool = False,
     taken_rows: tuple[int, int] | None = None,
     taken_columns: tuple[int, int] | None = None,
+    quantizable: bool = True,
 ) -> Iterator[Parameter]:
     """One linear layer [rows, columns], of which this rank keeps the given rows or columns.
 
-    The bias follows the rows; a layer cut along its columns has the whole bias.
+    The bias follows the rows; a layer cut along its columns has the whole bias. `quantizable`: whether the
+    block reads the matrix as a `Linear` (or `SummedLinear`) alone.
     """
     part = Part(name=f"{name}.weight", shape=(rows, columns), rows=taken_rows, columns=taken_columns)
-    yield Parameter(name=f"{name}.weight", shape=part.taken, parts=(part,))
+    yield Parameter(name=f"{name}.weight", shape=part.taken, parts=(part,), quantizable=quantizable)
     if bias:
         yield tensor(f"{name}.bias", (rows,), kind="bias", rows=taken_rows)

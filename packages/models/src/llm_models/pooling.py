@@ -110,7 +110,7 @@ def _check_layer(layer: LayerSpec, architecture: str) -> None:
 def _head_parameters(spec: PooledSpec) -> Iterator[Parameter]:
     width = spec.body.hidden_size
     for layer in spec.head:
-        yield from linear(layer.name, layer.size, width, bias=layer.bias)
+        yield from linear(layer.name, layer.size, width, bias=layer.bias, quantizable=False)
         if layer.norm is not None:
             yield from layer.norm.parameters(f"{layer.name}.norm", layer.size)
         width = layer.size

@@ -125,7 +125,6 @@ def decoder(
         max_positions: None: `max_position_embeddings`.
     """
     reader = ConfigReader(config)
-    reader.refuse("quantization_config", "quantized safetensors checkpoints are not supported")
     is_tied = reader.boolean("tie_word_embeddings", tied)
     return DecoderSpec(
         architecture=architecture_name(config),

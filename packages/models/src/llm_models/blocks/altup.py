@@ -41,10 +41,10 @@ class AltUp:
 
     def parameters(self, width: int) -> Iterator[Parameter]:
         """Small matrices, whole on every rank."""
-        yield from linear("router", self.streams, width)
+        yield from linear("router", self.streams, width, quantizable=False)
         yield from self.norm.parameters("router_norm", width)
-        yield from linear("predict", self.streams**2, self.streams)
-        yield from linear("correct", self.streams, self.streams)
+        yield from linear("predict", self.streams**2, self.streams, quantizable=False)
+        yield from linear("correct", self.streams, self.streams, quantizable=False)
         yield tensor("output_scale", (width,), kind="norm")
 
 

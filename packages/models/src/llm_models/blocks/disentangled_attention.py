@@ -68,7 +68,8 @@ class DisentangledAttention:
         total = self.num_heads * self.head_size
         rows = dict.fromkeys(("query", "key", "value"), Rows(total, own))
         biases = ("query", "key", "value") if self.key_bias else ("query", "value")
-        yield from stacked_linear("input", rows, width, biases=biases)
+        is_linear = not self.shares_projections
+        yield from stacked_linear("input", rows, width, biases=biases, quantizable=is_linear)
         yield tensor("relative.weight", (2 * self.span, width), kind="matrix")
         if self.relative_norm is not None:
             yield from self.relative_norm.parameters("relative_norm", width)

@@ -48,7 +48,7 @@ class ExpertAttention:
             self.num_kv_heads * self.head_size,
             (heads[0] * self.head_size, heads[1] * self.head_size),
         )
-        yield from linear("router", self.num_experts, width)
+        yield from linear("router", self.num_experts, width, quantizable=False)
         ids = range(self.num_experts)
         yield Parameter(
             name="experts.query.weight",

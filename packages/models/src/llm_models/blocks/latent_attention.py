@@ -82,7 +82,13 @@ class LatentAttention:
         pair = self.plain_size + self.value_size
         if self.gate:
             yield from linear("gate", self.num_heads, width, taken_rows=heads(1))
-        yield from linear("key_value", self.num_heads * pair, self.latent_size, taken_rows=heads(pair))
+        yield from linear(
+            "key_value",
+            self.num_heads * pair,
+            self.latent_size,
+            taken_rows=heads(pair),
+            quantizable=False,
+        )
         yield from linear(
             "output",
             width,

@@ -94,7 +94,7 @@ class InputTables:
 
     def parameters(self, width: int) -> Iterator[Parameter]:
         """The table, the projection and the norm, whole on every rank."""
-        yield from linear("table", self.vocab_size, self.layers * self.size)
+        yield from linear("table", self.vocab_size, self.layers * self.size, quantizable=False)
         yield from linear("projection", self.layers * self.size, width)
         yield from self.norm.parameters("norm", self.size)
 

@@ -68,7 +68,7 @@ class Mamba:
             yield tensor("conv.bias", (self.inner_size,), kind="bias", rows=span)
         selected = self.step_rank + 2 * self.state_size
         if self.num_heads == 1:
-            yield from linear("select", selected, self.inner_size, taken_columns=span)
+            yield from linear("select", selected, self.inner_size, taken_columns=span, quantizable=False)
         else:
             heads = shard.span(self.num_heads, "n_mamba_heads")
             shape = (self.num_heads, selected, self.inner_size // self.num_heads)
@@ -76,7 +76,9 @@ class Mamba:
         if self.select_norm is not None:
             for name, size in self._selected.items():
                 yield from self.select_norm.parameters(f"{name}_norm", size)
-        yield from linear("step", self.inner_size, self.step_rank, bias=True, taken_rows=span)
+        yield from linear(
+            "step", self.inner_size, self.step_rank, bias=True, taken_rows=span, quantizable=False
+        )
         yield tensor("A_log", (self.inner_size, self.state_size), dtype=torch.float32, rows=span)
         yield tensor("D", (self.inner_size,), dtype=torch.float32, rows=span)
         yield from linear("output", width, self.inner_size, bias=self.bias, taken_columns=span)

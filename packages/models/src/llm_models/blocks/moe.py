@@ -113,7 +113,7 @@ class MoE:
     def parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:
         """Experts are cut along their width; where that does not divide, each rank holds some of them."""
         choices = self.num_experts + self.zero_experts
-        yield from linear("router", choices, width, bias=self.router.bias)
+        yield from linear("router", choices, width, bias=self.router.bias, quantizable=False)
         if self.router.correction:
             yield tensor("router.correction", (choices,), dtype=torch.float32)
         if self.router.norm is not None:
@@ -130,7 +130,7 @@ class MoE:
         if self.shared is not None:
             yield from below("shared.", self.shared.parameters(width, shard))
         if self.shared_gate:
-            yield from linear("shared_gate", 1, width)
+            yield from linear("shared_gate", 1, width, quantizable=False)
         yield from self._expert_parameters(self.latent_size or width, shard)
 
     def _expert_parameters(self, width: int, shard: Shard) -> Iterator[Parameter]:

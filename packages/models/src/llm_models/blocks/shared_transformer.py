@@ -65,16 +65,18 @@ class SharedTransformer:
         if rank is not None:
             rows = self._attention_rows(shard)
             downs = {f"{inside}.{name}.down": Rows(rank) for name in rows}
-            yield from stacked_linear(f"{inside}.down", downs, 2 * width)
+            yield from stacked_linear(f"{inside}.down", downs, 2 * width, quantizable=False)
             for name, part in rows.items():
-                yield from linear(f"{inside}.{name}.up", part.total, rank, taken_rows=part.span)
+                yield from linear(
+                    f"{inside}.{name}.up", part.total, rank, taken_rows=part.span, quantizable=False
+                )
         inside, rank = f"mlp.adapters.{adapter}", self.mlp_adapter_rank
         if rank is not None:
             total = self.mlp.intermediate_size
             inner = Rows(total, shard.span(total, "intermediate_size"))
-            yield from linear(f"{inside}.down", rank, width)
+            yield from linear(f"{inside}.down", rank, width, quantizable=False)
             ups = {f"{inside}.gate.up": inner, f"{inside}.up.up": inner}
-            yield from stacked_linear(f"{inside}.up", ups, rank)
+            yield from stacked_linear(f"{inside}.up", ups, rank, quantizable=False)
 
     def _attention_rows(self, shard: Shard) -> dict[str, Rows]:
         mixer = self.attention
@@ -91,15 +93,13 @@ class SharedTransformer:
         """The runtime with the adapter of one layer; `weights` are those of the layer that owns them."""
         width = weights["mlp.norm.weight"].shape[0]
         shard = setup.shard
-        names = [parameter.name for parameter in self.attention_parameters(width, shard)]
-        mixer = {name: weights[f"attention.{name}"] for name in names}
+        mixer = weights.chosen("attention.", self.attention_parameters(width, shard))
         inside = f"attention.adapters.{adapter}"
         if self.attention_adapter_rank is not None:
             mixer["input_adapter_down.weight"] = weights[f"{inside}.down.weight"]
             ups = [weights[f"{inside}.{name}.up.weight"] for name in ("query", "key", "value")]
             mixer["input_adapter_up.weight"] = torch.block_diag(*ups)  # type: ignore[no-untyped-call]
-        mlp_names = [parameter.name for parameter in self.mlp.parameters(width, shard)]
-        mlp = {name: weights[f"mlp.{name}"] for name in mlp_names}
+        mlp = weights.chosen("mlp.", self.mlp.parameters(width, shard))
         if self.mlp_adapter_rank is not None:
             for side in ("down", "up"):
                 mlp[f"input_adapter_{side}.weight"] = weights[f"mlp.adapters.{adapter}.{side}.weight"]

@@ -1,6 +1,6 @@
 """Owns what blocks read during a step and while they are built; knows nothing about any kind of block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from llm_distributed import DeviceMesh
 from llm_kernels.ops import AttentionMetadata
 from torch import Tensor
 
-from llm_models.parameters import Shard
+from llm_models.parameters import Parameter, Shard, scale_names
 from llm_models.rope import Rope, cos_sin_table
 
 
@@ -69,6 +69,17 @@ class Weights:
     def below(self, prefix: str) -> "Weights":
         """The parameters below a further prefix."""
         return Weights(self._parameters, self._prefix + prefix)
+
+    def chosen(self, prefix: str, parameters: Iterable[Parameter]) -> dict[str, Tensor]:
+        """Some of the parameters below a prefix, under their names there, with the scales that they have."""
+        found = {}
+        for parameter in parameters:
+            found[parameter.name] = self[prefix + parameter.name]
+            for name in scale_names(parameter.name):
+                scale = self.get(prefix + name)
+                if scale is not None:
+                    found[name] = scale
+        return found
 
     def elsewhere(self, prefix: str) -> "Weights":
         """The parameters below a prefix of the whole model, for layers that use another's."""

@@ -1,77 +1,32 @@
 """Owns accounting for every tensor of a checkpoint and copying it into place; knows nothing about formats."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from llm_models.errors import MissingTensor, UnexpectedTensor, WrongShape
+from llm_models.loading.placement import Placement
+from llm_models.loading.scaled import KV_SCALES, ScaledCopy, quantized_parameters, scales_beside
 from llm_models.loading.source import TensorInfo, TensorSource
 from llm_models.names import NameIndex, Names, Source, fill_in
 from llm_models.parameters import ABSENT, Parameter, Part
+from llm_models.quantization import Scheme
+from llm_models.spec import DecoderSpec
 
 # Tensors under way at a time; large ones are read in pieces by further threads of the source.
 _THREADS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """One part of a parameter and the checkpoint tensor that it comes from.
-
-    Attributes:
-        parameter: Name of the parameter.
-        start: First of its rows (its leading dimensions taken as one).
-        lead: Those leading dimensions.
-        part: What is placed.
-        source: Where it comes from.
-        rows: Rows of everything that the checkpoint tensor holds.
-        shift: Added to every value.
-    """
-
-    parameter: str
-    start: int
-    lead: int
-    part: Part
-    source: Source
-    rows: tuple[int, ...]
-    shift: float
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the checkpoint tensor is the part, as it is."""
-        fused = self.source.fused
-        is_plain = len(fused.targets) == 1 and not fused.transposed and not fused.stacked
-        return is_plain and self.part.taken == self.part.shape
-
-    def take(self, whole: Tensor) -> Tensor:
-        """The view of the checkpoint tensor that is the part.
-
-        Raises:
-            ValueError, RuntimeError, IndexError: The tensor's shape does not fit.
-        """
-        x = self.source.fused.take(whole, self.source.target, self.source.expert, self.rows)
-        if x.shape != self.part.shape and _is_same_but_for_layout(x.shape, self.part.shape):
-            x = x.reshape(self.part.shape)
-        if x.shape != self.part.shape:
-            raise ValueError(f"gives shape {list(x.shape)} where the config asks for {list(self.part.shape)}")
-        if self.part.rows is not None:
-            x = x[slice(*self.part.rows)]
-        if self.part.columns is not None:
-            x = x[:, slice(*self.part.columns)]
-        return x
-
-    def destination(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The rows of the parameter that are filled."""
-        rows = parameters[self.parameter].flatten(0, self.lead - 1)
-        return rows[self.start : self.start + self.part.taken[0]]
-
-
 def place_tensors(
-    parameters: Sequence[Parameter], names: Names, source: TensorSource, *, harmless: Sequence[str] = ()
+    parameters: Sequence[Parameter],
+    names: Names,
+    source: TensorSource,
+    *,
+    harmless: Sequence[str] = (),
+    beside: Collection[str] = (),
 ) -> Mapping[str, list[Placement]]:
     """Finds a place for every tensor in the files and a tensor for every place, before anything is copied.
 
@@ -80,6 +35,7 @@ def place_tensors(
         names: The checkpoint's names.
         source: The files.
         harmless: Canonical names of tensors that may be there without being needed.
+        beside: Checkpoint names of tensors that belong to others (scales).
 
     Returns:
         By checkpoint tensor, what it fills.
@@ -98,7 +54,7 @@ def place_tensors(
         placed.setdefault(placement.source.tensor, []).append(placement)
     if missing:
         raise MissingTensor(source.root, missing[0], f"is missing from the weights{_others(missing)}")
-    known.update(placed)
+    known.update(placed, beside)
     unexpected = [name for name in source.tensors if name not in known and not index.harmless(name)]
     if unexpected:
         where = source.tensors[unexpected[0]].file
@@ -108,23 +64,58 @@ def place_tensors(
     return placed
 
 
+def plan_weights(
+    wanted: Sequence[Parameter], spec: DecoderSpec, source: TensorSource, scheme: Scheme | None
+) -> tuple[Sequence[Parameter], Mapping[str, list[Placement]]]:
+    """What a model keeps in memory, and which tensors fill it; reads headers (and names) only.
+
+    Args:
+        wanted: The parameters in the model's number format.
+        spec: Of the model, or of its decoder or body.
+        source: The files.
+        scheme: How the model is quantized.
+
+    Returns:
+        The parameters with those that are e4m3, and by checkpoint tensor what it fills.
+
+    Raises:
+        WeightError: The files do not go with the model; see `place_tensors` and `quantized_parameters`.
+    """
+    # A tied head is often saved a second time.
+    harmless = ("head.weight",) if spec.head.tied else ()
+    if scheme is None:
+        return wanted, place_tensors(wanted, spec.names, source, harmless=harmless)
+    names = spec.names.but(harmless=KV_SCALES)
+    beside = scales_beside(source)
+    placed = place_tensors(wanted, names, source, harmless=harmless, beside=beside)
+    return quantized_parameters(wanted, placed, source, scheme), placed
+
+
 def copy_tensors(
     placed: Mapping[str, list[Placement]],
     source: TensorSource,
     parameters: Mapping[str, Tensor],
     *,
     progress: bool,
+    scheme: Scheme | None = None,
 ) -> None:
     """Copies every placed tensor straight into its rows of its parameters.
+
+    With a scheme, e4m3 weights and their scales are kept, made or undone on the way (see `scaled.py`).
 
     Raises:
         WeightError: A tensor cannot be read; the parameters are then partly filled.
     """
+    scaled = None if scheme is None else ScaledCopy(source, parameters, scheme)
 
     def copy(item: tuple[str, list[Placement]]) -> int:
         name = item[0]
         placements = [placement for placement in item[1] if placement.part.taken[0]]
         if not placements:  # It belongs to other ranks.
+            return source.tensors[name].size
+        if scaled is not None and any(scaled.concerns(placement) for placement in placements):
+            for placement in placements:
+                scaled.fill(placement)
             return source.tensors[name].size
         first = placements[0]
         if len(placements) == 1 and first.is_whole:
@@ -172,7 +163,7 @@ def _placements(
 ) -> Iterator[Placement]:
     for parameter in parameters:
         start = 0
-        for part in parameter.parts:
+        for number, part in enumerate(parameter.parts):
             found = None if part.name == ABSENT else _find(part.name, index, source)
             if found is not None:
                 yield Placement(
@@ -183,6 +174,7 @@ def _placements(
                     source=found,
                     rows=_sibling_rows(found, part, shapes),
                     shift=parameter.shift,
+                    index=number,
                 )
             elif part.name != ABSENT and parameter.default is None:
                 places = index.sources(part.name)
@@ -209,16 +201,6 @@ def _check_shape(info: TensorInfo, placements: Sequence[Placement]) -> None:
             wanted = f"the config asks for {list(placement.part.shape)}"
             part = "" if placement.is_whole else f" for its part {placement.part.name} ({error})"
             raise WrongShape(info.file, info.name, f"has shape {list(info.shape)}, {wanted}{part}") from error
-
-
-def _is_same_but_for_layout(found: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Convolutions are stored with a dimension of size 1, parameters of heads with a dimension of heads."""
-    is_flattened = len(found) == len(wanted) + 1 and (prod(found[:2]), *found[2:]) == tuple(wanted)
-    return is_flattened or _without_ones(found) == _without_ones(wanted)
-
-
-def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
 
 
 def _others(names: Sequence[str]) -> str:
