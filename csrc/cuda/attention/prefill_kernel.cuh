@@ -429,13 +429,13 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       for (int tile = num_tiles - 2; tile >= 0; --tile) {
         first_key -= Config::kKeys;
         barrier_wait(barriers.key_full(keys.place), keys.parity);
+        barrier_wait(barriers.value_full(values.place), values.parity);
         if constexpr (Config::kPingPong) named_sync(kTurn + member, 256);
         hold(scores);
         hold(total);
         wgmma_fence();
         multiply_scores<Config>(scores, queries, tiles + Config::kKeyOffset + keys.place * Config::kKeyBytes);
         wgmma_commit();
-        barrier_wait(barriers.value_full(values.place), values.parity);
         multiply_values<Config>(total, weights, tiles + Config::kValueOffset + values.place * Config::kKeyBytes);
         wgmma_commit();
         if constexpr (Config::kPingPong) named_arrive(kTurn + next, 256);
@@ -444,6 +444,9 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         if (lane == 0) barrier_arrive(barriers.key_empty(keys.place));
         keys.advance();
         shape(first_key);
+        hold(scores);
+        // Passes at once. A branch is what keeps ptxas 13.0 from moving the wait for the product to before the softmax.
+        barrier_wait(barriers.value_full(values.place), values.parity);
         wgmma_wait<0>();
         hold(total);
         if (lane == 0) barrier_arrive(barriers.value_empty(values.place));
