@@ -14,6 +14,7 @@ from llm_engine import EngineOptions, InvalidOption
         ("model", ""), ("model", None), ("model", 5), ("tokenizer", ""), ("dtype", "float8"),
         ("device", "tpu"),
         ("device", "cpu:0"), ("device", "cuda:"), ("device", "cuda:x"), ("load_format", "pickle"),
+        ("quantization", "int4"), ("quantization", ""),
         ("max_model_len", 0), ("max_model_len", True), ("block_size", 24), ("block_size", 0),
         ("block_size", 512), ("state_interval", 0), ("state_interval", 24),
         ("gpu_memory_fraction", 0), ("gpu_memory_fraction", 1.1), ("gpu_memory_fraction", math.nan),

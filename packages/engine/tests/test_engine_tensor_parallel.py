@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     return str(path)
 
 
-def tokens(folder, ranks):
+def tokens(folder, ranks, **options):
     llm = LLM(
         folder,
         load_format="auto",
@@ -43,6 +43,7 @@ def tokens(folder, ranks):
         max_model_len=128,
         threads=1,
         progress=False,
+        **options,
     )
     try:
         params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, detokenize=False)
@@ -56,6 +57,14 @@ def tokens(folder, ranks):
 @pytest.mark.timeout(300)
 def test_two_ranks_give_the_tokens_of_one(folder):
     assert tokens(folder, 2) == tokens(folder, 1)
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_give_the_tokens_of_one_with_fp8_weights(folder):
+    """The weights of the ranks are those of one, cut; and they are not the wide ones."""
+    narrow = tokens(folder, 1, quantization="fp8")
+    assert tokens(folder, 2, quantization="fp8") == narrow
+    assert narrow != tokens(folder, 1)
 
 
 @pytest.mark.timeout(300)

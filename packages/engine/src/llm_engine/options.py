@@ -13,6 +13,7 @@ from llm_engine.errors import InvalidOption
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
+QUANTIZATIONS = ("fp8",)
 KV_CACHE_DTYPES = ("auto", "fp8")
 GRAPHS = ("auto", "none", "full")
 
@@ -47,6 +48,12 @@ class EngineOptions:
     device: str = _option("auto", '"cpu", "cuda", "cuda:N" or "auto": CUDA where there is one.')
     load_format: str = _option(
         "auto", "auto: read the weights. dummy: random weights, for benchmarks.", LOAD_FORMATS
+    )
+    quantization: str | None = _option(
+        None,
+        "fp8: linear layers get 8-bit weights (e4m3, a scale an output) while they are loaded. By default "
+        "weights stay as the checkpoint has them; FP8 checkpoints load as FP8 either way.",
+        QUANTIZATIONS,
     )
     max_model_len: int | None = _option(
         None,
@@ -185,6 +192,9 @@ class EngineOptions:
         for name, choices in listed.items():
             if getattr(self, name) not in choices:
                 raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            known = ", ".join(QUANTIZATIONS)
+            raise InvalidOption("quantization", f"must be one of {known} or None, got {self.quantization!r}")
         kind, _, index = self.device.partition(":")
         indexed = ":" in self.device
         if kind not in ("auto", "cpu", "cuda") or (indexed and not (kind == "cuda" and index.isdecimal())):

@@ -201,6 +201,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         dtype=options.dtype,
         device=options.device,
         load_format=options.load_format,
+        quantization=None if options.quantization is None else "fp8",
         max_model_len=options.max_model_len,
         block_size=options.block_size,
         gpu_memory_fraction=options.gpu_memory_fraction,

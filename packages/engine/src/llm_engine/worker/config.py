@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from llm_engine.worker.kv_groups import KVLayout
@@ -15,6 +17,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         dtype: "auto" (the checkpoint's on a GPU, float32 on a CPU) or a torch dtype name such as "bfloat16".
         device: "auto", "cpu", "cuda" or "cuda:N"; a bare "cuda" becomes the rank's own device.
         load_format: "auto" or "dummy".
+        quantization: "fp8" quantizes the linear layers while they are loaded; None: as the files have them.
         max_model_len: Longest sequence in tokens; None takes the model's own limit.
         block_size: Tokens in a KV block.
         gpu_memory_fraction: Share of the device's memory that the engine may use in all.
@@ -40,6 +43,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     device: str = "auto"
     load_format: str = "auto"
+    quantization: Literal["fp8"] | None = None
     max_model_len: int | None = None
     block_size: int = 16
     gpu_memory_fraction: float = 0.9

@@ -87,6 +87,7 @@ class Worker:
             progress=config.progress and self._mesh.global_rank == 0,
             mesh=self._mesh,
             trust_remote_code=config.trust_remote_code,
+            quantization=config.quantization,
         )
         model.caches = caches_in(config.kv_cache_dtype, model.caches)
         self._graphs = self._graphs and model.capturable
