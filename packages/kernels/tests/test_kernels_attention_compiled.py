@@ -176,8 +176,6 @@ def test_combination_compiles_for_sm_90():
     constants = {
         "V": 128,
         "BLOCK_V": 128,
-        "BLOCK_N": 64,
-        "LEAST_BLOCKS": 2,
         "PARTS": 64,
         "HAS_WINDOW": True,
         "HAS_CHUNK": True,

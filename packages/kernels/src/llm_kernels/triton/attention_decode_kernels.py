@@ -17,12 +17,12 @@ from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlie
 
 @triton.jit  # type: ignore[untyped-decorator]
 def split_keys(
-    num_keys: tl.tensor, num_splits: tl.tensor, BLOCK_N: tl.constexpr, LEAST_BLOCKS: tl.constexpr
+    num_keys: tl.tensor, num_splits: tl.tensor, block_n: tl.tensor, least_blocks: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The keys of a split, at least LEAST_BLOCKS times BLOCK_N, and how many splits have any."""
-    num_blocks = tl.cdiv(num_keys, BLOCK_N)
-    share = tl.maximum(tl.cdiv(num_blocks, num_splits), LEAST_BLOCKS)
-    return share * BLOCK_N, tl.cdiv(num_blocks, share)
+    """The keys of a split, at least `least_blocks` times `block_n`, and how many splits have any."""
+    num_blocks = tl.cdiv(num_keys, block_n)
+    share = tl.maximum(tl.cdiv(num_blocks, num_splits), least_blocks)
+    return share * block_n, tl.cdiv(num_blocks, share)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -375,12 +375,12 @@ def combine_kernel(
     out_stride_head: tl.tensor,
     num_prefix_parts: tl.tensor,
     num_splits: tl.tensor,
+    block_n: tl.tensor,
+    least_blocks: tl.tensor,
     window: tl.tensor,
     chunk: tl.tensor,
     V: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    LEAST_BLOCKS: tl.constexpr,
     PARTS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_CHUNK: tl.constexpr,
@@ -401,7 +401,7 @@ def combine_kernel(
     if HAS_PREFIX:
         first = tl.load(prefix_lens + row)
         begin = tl.where(first > 0, 0, num_prefix_parts)
-    _, used = split_keys(context - first, num_splits, BLOCK_N, LEAST_BLOCKS)
+    _, used = split_keys(context - first, num_splits, block_n, least_blocks)
     end = num_prefix_parts + used
     if (end > num_prefix_parts + 1) | (begin < num_prefix_parts):
         part = tl.arange(0, PARTS)
