@@ -44,7 +44,12 @@ DOWN = {"SORTED_ROWS": True, "HAS_BIAS": True, "SCALED": True}
 
 
 def _names(kernel, dtype, *extra):
-    names = dict.fromkeys(["inner", "out", "x", "weight", "bias"], NAMES[dtype]) | POINTERS | dict(extra)
+    names = (
+        dict.fromkeys(["inner", "out", "x", "weight", "bias"], NAMES[dtype])
+        | {"scale": "*fp32"}
+        | POINTERS
+        | dict(extra)
+    )
     return {name: text for name, text in names.items() if name in kernel.arg_names}
 
 
@@ -75,6 +80,7 @@ def test_the_grouped_products_fit(dtype, num_pairs):
             "GROUP_M": tile.group_m,
             "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
             "DESCRIPTOR": tile.descriptor,
+            "SCALES": 0,
             "PDL": True,
         }
         pointers = _names(kernel, dtype, *described.items())
@@ -84,16 +90,17 @@ def test_the_grouped_products_fit(dtype, num_pairs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_pass", [False, True])
-def test_the_products_of_a_few_tokens_compile(one_pass):
+@pytest.mark.parametrize(("one_pass", "scales"), [(False, 0), (True, 0), (True, 1), (True, 2)])
+def test_the_products_of_a_few_tokens_compile(one_pass, scales):
     pytest.importorskip("triton")
     from llm_kernels.triton import experts_token_kernels as kernels
 
-    flags = {"ONE_PASS": one_pass, "PDL": True}
+    flags = {"ONE_PASS": one_pass, "SCALES": scales, "PDL": True}
     up, down = kernels.token_up_kernel, kernels.token_down_kernel
-    _compile(up, _names(up, torch.bfloat16), UP | flags | {"BLOCK_I": 4, "BLOCK_K": 2048})
+    weight = ("weight", "*fp8e4nv" if scales else "*bf16")
+    _compile(up, _names(up, torch.bfloat16, weight), UP | flags | {"BLOCK_I": 4, "BLOCK_K": 2048})
     sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 1024}
-    pointers = _names(down, torch.bfloat16)
+    pointers = _names(down, torch.bfloat16, weight)
     _compile(down, pointers, flags | sizes | {"HAS_BIAS": True, "SCALED": True}, num_warps=8)
 
 

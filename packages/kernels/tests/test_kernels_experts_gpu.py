@@ -160,6 +160,26 @@ def test_moe_options(relative_error, dtype, num_tokens, shapes, options):
     assert relative_error(got, expected) < BOUND[dtype]
 
 
+def _quantized(weight_NOI, *, blocked):
+    """e4m3 values, and float32 scales an output or a block of 128 x 128."""
+    experts, outputs, inputs = weight_NOI.shape
+    shape = (experts, -(-outputs // 128), -(-inputs // 128)) if blocked else (experts, outputs)
+    scale = torch.rand(shape, device="cuda") * 0.02 + 0.001
+    return (weight_NOI.float() * 100).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("sizes", [(128, 8, 2048, 768), (16, 4, 640, 384)], ids=str)
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 300, 3000])
+def test_moe_of_e4m3_weights(relative_error, dtype, blocked, sizes, num_tokens):
+    x, weights, ids, up, down = _problem(num_tokens, dtype, sizes)
+    up, up_scale = _quantized(up, blocked=blocked)
+    down, down_scale = _quantized(down, blocked=blocked)
+    got, expected = _moe((x, weights, ids, up, down), up_scale=up_scale, down_scale=down_scale)
+    assert relative_error(got, expected) < BOUND[dtype]
+
+
 @pytest.mark.parametrize("worst", [False, True])
 def test_moe_when_the_experts_are_uneven(relative_error, worst):
     x, weights, ids, up, down = _problem(600, torch.bfloat16, (16, 2, 512, 256))

@@ -285,6 +285,49 @@ def test_moe_leaves_out_other_ranks_and_writes_over_its_input(relative_error):
     assert torch.equal(x, got)
 
 
+def _quantized(weight_NOI, *, blocked):
+    """e4m3 values, float32 scales an output or a block of 128 x 128, and what they stand for."""
+    experts, outputs, inputs = weight_NOI.shape
+    shape = (experts, -(-outputs // 128), -(-inputs // 128)) if blocked else (experts, outputs)
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(9)) * 0.02 + 0.001
+    values = (weight_NOI * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
+    if blocked:
+        wide = scale.repeat_interleave(128, 1)[:, :outputs].repeat_interleave(128, 2)[:, :, :inputs]
+    else:
+        wide = scale[:, :, None]
+    return values, scale, values.float() * wide
+
+
+@inside
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("num_tokens", "blocked", "sizes"),
+    [
+        (1, False, {"size": 72, "inner": 40}),
+        (20, False, {"size": 72, "inner": 40}),
+        (1, True, {"size": 320, "inner": 128}),
+        (20, True, {"size": 320, "inner": 128}),
+        (1, True, {"size": 136, "inner": 1152, "experts": 2}),
+        (1, True, {"size": 4160, "inner": 128, "experts": 2}),
+        (1, True, {"size": 200, "inner": 72, "rows": 1}),
+        (20, True, {"size": 200, "inner": 72, "rows": 1}),
+    ],
+    ids=str,
+)
+def test_moe_of_e4m3_weights(relative_error, dtype, num_tokens, blocked, sizes):
+    x, weights, ids, up, down = _problem(num_tokens, torch.float32, **sizes)
+    gated = sizes.get("rows", 2) == 2
+    up, up_scale, wide_up = _quantized(up, blocked=blocked)
+    down, down_scale, wide_down = _quantized(down, blocked=blocked)
+    problem = (x.to(dtype), weights, ids, up, down)
+    got, expected = _moe(problem, gated=gated, up_scale=up_scale, down_scale=down_scale)
+    assert relative_error(got, expected) < BOUND[dtype]
+    with ops.use_backend("moe", "torch"):
+        exact = torch.empty_like(x)
+        ops.moe(exact, x, weights, ids, wide_up, wide_down, gated=gated)
+    assert relative_error(expected, exact) < BOUND[dtype]
+
+
 @inside
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_rows", [0, 1, 90])

@@ -8,6 +8,7 @@ import torch
 
 from llm_kernels.checks import check_dtype, check_shape
 from llm_kernels.errors import InvalidArgument
+from llm_kernels.fp8_format import E4M3, GROUP, num_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class ExpertMlp:
     alpha: float | None
     weight_input: bool
     zero_experts: int
+    up_scale: torch.Tensor | None = None
+    down_scale: torch.Tensor | None = None
 
     def check(
         self, out_TE: torch.Tensor, x_TE: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
@@ -46,13 +49,28 @@ class ExpertMlp:
         rows = 2 * inner if self.gated else inner
         check_shape("down", self.down, (num_experts, size, inner), device)
         check_shape("up", self.up, (num_experts, rows, size), device)
-        for field in ("up", "down"):
-            check_dtype(field, getattr(self, field), x_TE.dtype)
+        self._check_weight("up", self.up, self.up_scale, x_TE.dtype)
+        self._check_weight("down", self.down, self.down_scale, x_TE.dtype)
         if self.up_bias is not None:
             check_shape("up_bias", self.up_bias, (num_experts, rows), device)
         if self.down_bias is not None:
             check_shape("down_bias", self.down_bias, (num_experts, size), device)
         self._check_options()
+
+    def _check_weight(
+        self, field: str, weight_NOI: torch.Tensor, scale: torch.Tensor | None, dtype: torch.dtype
+    ) -> None:
+        check_dtype(field, weight_NOI, dtype if scale is None else E4M3)
+        if scale is None:
+            return
+        num_experts, outputs, inputs = weight_NOI.shape
+        blocks = (num_experts, num_groups(outputs), num_groups(inputs))
+        check_shape(
+            f"{field}_scale", scale, blocks if scale.ndim == 3 else (num_experts, outputs), weight_NOI.device
+        )
+        check_dtype(f"{field}_scale", scale, torch.float32)
+        if field == "up" and self.gated and scale.ndim == 3 and outputs % (2 * GROUP):
+            raise InvalidArgument("up_scale", f"gate and up of {outputs // 2} rows do not end with a block")
 
     def _check_options(self) -> None:
         if not self.gated and (self.limit is not None or self.alpha is not None):

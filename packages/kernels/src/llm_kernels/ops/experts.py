@@ -11,7 +11,7 @@ from llm_kernels.backends import torch_backend, triton_backends
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.reference import experts as reference_experts
-from llm_kernels.registry import Op
+from llm_kernels.registry import PLAIN, Op
 
 _GroupedLinear: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None
@@ -23,8 +23,16 @@ GROUPED_LINEAR: Op[_GroupedLinear] = Op(
     [torch_backend(reference_experts.grouped_linear), *triton_backends("experts", "grouped_linear")],
     default_size=4096,
 )
+FP8_EXPERTS = frozenset({"fp8_experts"})
+"""The feature of experts whose weights are e4m3 with scales."""
+
 MOE: Op[_Moe] = Op(
-    "moe", [torch_backend(reference_experts.moe), *triton_backends("experts", "moe")], default_size=4096
+    "moe",
+    [
+        torch_backend(reference_experts.moe),
+        *triton_backends("experts", "moe", features=FP8_EXPERTS),
+    ],
+    default_size=4096,
 )
 
 
@@ -68,6 +76,8 @@ def moe(
     alpha: float | None = None,
     weight_input: bool = False,
     zero_experts: int = 0,
+    up_scale: torch.Tensor | None = None,
+    down_scale: torch.Tensor | None = None,
 ) -> None:
     """Write the weighted sum of the chosen experts' outputs, `sum_k weights[t, k] * mlp[ids[t, k]](x[t])`.
 
@@ -91,6 +101,9 @@ def moe(
         alpha: See `ops.gated_activation`.
         weight_input: The weight multiplies the expert's input instead of its output (Llama 4).
         zero_experts: So many experts past the last one return their input (LongCat).
+        up_scale: Where `up` is float8_e4m3fn, its float32 scales: one an output, [N, 2 * I] (or [N, I]), or
+            one a block of 128 x 128, [N, 2 * I / 128, ceil(E / 128)]. None: it is not quantized.
+        down_scale: The same of `down`: [N, E] or [N, ceil(E / 128), ceil(I / 128)].
 
     Raises:
         InvalidArgument: Shapes, dtypes or options that do not fit; on the CPU also an id out of range.
@@ -106,5 +119,9 @@ def moe(
         alpha=alpha,
         weight_input=weight_input,
         zero_experts=zero_experts,
+        up_scale=up_scale,
+        down_scale=down_scale,
     )
-    MOE.pick(x_TE.device, x_TE.dtype, x_TE.shape[-1])(out_TE, x_TE, weights_TK, ids_TK, mlp)
+    is_quantized = up_scale is not None or down_scale is not None
+    features = FP8_EXPERTS if is_quantized else PLAIN
+    MOE.pick(x_TE.device, x_TE.dtype, x_TE.shape[-1], features)(out_TE, x_TE, weights_TK, ids_TK, mlp)

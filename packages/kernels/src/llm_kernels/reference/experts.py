@@ -1,7 +1,7 @@
 """Matrix products and MLPs whose weights depend on the row, in torch; the meaning of the expert ops.
 
-Like `linear`, products are torch's own in the dtype of the operands; activations and sums over experts are
-float32.
+Like `linear`, products are torch's own in the dtype of the operands, of e4m3 weights in float32; activations
+and sums over experts are float32.
 The loops run over the experts that are hit, so a few tokens read a few experts' weights, each once.
 """
 
@@ -16,6 +16,7 @@ from llm_kernels.checks import check_gate_options, check_grouped_linear
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.reference.activation import gated, ungated
+from llm_kernels.reference.quantize_fp8 import dequantize_weight
 
 _PAIRS_AT_ONCE = 1024
 
@@ -62,24 +63,29 @@ def moe(
 
 def _experts(mlp: ExpertMlp, x_PE: torch.Tensor, counts: list[tuple[int, int]]) -> torch.Tensor:
     """The MLPs of rows that lie in order of their experts: `counts` rows of each."""
-    projected = _linear_in_order(x_PE, mlp.up, mlp.up_bias, counts)
+    projected = _linear_in_order(x_PE, mlp.up, mlp.up_scale, mlp.up_bias, counts)
     if mlp.gated:
         inner = gated(projected, mlp.activation, mlp.limit, mlp.alpha)
     else:
         inner = ungated(projected, mlp.activation)
-    return _linear_in_order(inner.to(x_PE.dtype), mlp.down, mlp.down_bias, counts)
+    return _linear_in_order(inner.to(x_PE.dtype), mlp.down, mlp.down_scale, mlp.down_bias, counts)
 
 
 def _linear_in_order(
     x_PI: torch.Tensor,
     weight_NOI: torch.Tensor,
+    scale: torch.Tensor | None,
     bias_NO: torch.Tensor | None,
     counts: list[tuple[int, int]],
 ) -> torch.Tensor:
     out, start = x_PI.new_empty(x_PI.shape[0], weight_NOI.shape[1]), 0
     for expert, count in counts:
         rows = slice(start, start + count)
-        out[rows] = F.linear(x_PI[rows], weight_NOI[expert], _bias(bias_NO, expert, x_PI.dtype))
+        if scale is None:
+            out[rows] = F.linear(x_PI[rows], weight_NOI[expert], _bias(bias_NO, expert, x_PI.dtype))
+        else:
+            weight = dequantize_weight(weight_NOI[expert], scale[expert])
+            out[rows] = F.linear(x_PI[rows].float(), weight, _bias(bias_NO, expert, torch.float32))
         start += count
     return out
 

@@ -56,9 +56,9 @@ def moe(
     mlp.check(out_TE, x_TE, weights_TK, ids_TK)
     check_gate_options(mlp.activation, mlp.limit, mlp.alpha)
     check_inner_contiguous(out_TE=out_TE, x_TE=x_TE, up=mlp.up, down=mlp.down)
-    for field, bias in (("up_bias", mlp.up_bias), ("down_bias", mlp.down_bias)):
-        if bias is not None:
-            check_inner_contiguous(**{field: bias})
+    for field in ("up_bias", "down_bias", "up_scale", "down_scale"):
+        if (given := getattr(mlp, field)) is not None:
+            check_inner_contiguous(**{field: given})
     num_tokens, num_experts = x_TE.shape[0], mlp.down.shape[0]
     if num_tokens == 0:
         return
@@ -87,6 +87,7 @@ def moe_by_token(
         x_TE,
         mlp.up,
         mlp.up if mlp.up_bias is None else mlp.up_bias,
+        mlp.up if mlp.up_scale is None else mlp.up_scale,
         weights_TK,
         ids_TK,
         inner.stride(0),
@@ -94,6 +95,7 @@ def moe_by_token(
         mlp.up.stride(0),
         mlp.up.stride(1),
         0 if mlp.up_bias is None else mlp.up_bias.stride(0),
+        *_scale_strides(mlp.up_scale),
         num_experts,
         inner_size,
         size,
@@ -113,6 +115,7 @@ def moe_by_token(
         inner,
         mlp.down,
         mlp.down if mlp.down_bias is None else mlp.down_bias,
+        mlp.down if mlp.down_scale is None else mlp.down_scale,
         weights_TK,
         ids_TK,
         x_TE,
@@ -121,6 +124,7 @@ def moe_by_token(
         mlp.down.stride(0),
         mlp.down.stride(1),
         0 if mlp.down_bias is None else mlp.down_bias.stride(0),
+        *_scale_strides(mlp.down_scale),
         x_TE.stride(0),
         num_experts,
         size,
@@ -129,6 +133,7 @@ def moe_by_token(
         ZERO_EXPERTS=mlp.zero_experts,
         HAS_BIAS=mlp.down_bias is not None,
         SCALED=not mlp.weight_input,
+        SCALES=_scales(mlp.down_scale),
         BLOCK_E=rows,
         K_PAD=choices,
         BLOCK_I=depth,
@@ -152,7 +157,17 @@ def moe_by_expert(
     inner = multiply_up(x_TE, weights_TK, blocks, tiles.up, mlp, top_k)
     outputs = x_TE.new_empty(ids_TK.numel(), size)
     weights = None if mlp.weight_input else weights_TK
-    multiply(outputs, inner, mlp.down, mlp.down_bias, blocks, tiles.down, weights=weights, is_sorted=True)
+    multiply(
+        outputs,
+        inner,
+        mlp.down,
+        mlp.down_bias,
+        blocks,
+        tiles.down,
+        weights=weights,
+        is_sorted=True,
+        scale=mlp.down_scale,
+    )
     kernels.combine_kernel[(num_tokens, triton.cdiv(size, _COMBINE_BLOCK))](
         out_TE,
         outputs,
@@ -185,6 +200,7 @@ def multiply_up(
         x_TE,
         mlp.up if weight is None else weight,
         mlp.up if mlp.up_bias is None else mlp.up_bias,
+        mlp.up if mlp.up_scale is None else mlp.up_scale,
         weights_TK,
         blocks.pairs,
         blocks.experts,
@@ -193,6 +209,7 @@ def multiply_up(
         mlp.up.stride(0),
         mlp.up.stride(1),
         0 if mlp.up_bias is None else mlp.up_bias.stride(0),
+        *_scale_strides(mlp.up_scale),
         weights_TK.numel(),
         num_blocks,
         inner_size,
@@ -216,6 +233,7 @@ def multiply(
     *,
     weights: torch.Tensor | None,
     is_sorted: bool,
+    scale: torch.Tensor | None = None,
 ) -> None:
     """Row p of `out`: pair p times its expert's weights; the rows of `x` lie by pair, or sorted."""
     out_size, in_size = weight.shape[1:]
@@ -229,6 +247,7 @@ def multiply(
         rows,
         weight if described is None else described,
         weight if bias is None else bias,
+        weight if scale is None else scale,
         out if weights is None else weights,
         blocks.pairs,
         blocks.experts,
@@ -237,6 +256,7 @@ def multiply(
         weight.stride(0),
         weight.stride(1),
         0 if bias is None else bias.stride(0),
+        *_scale_strides(scale),
         out.shape[0],
         num_blocks,
         out_size,
@@ -245,6 +265,7 @@ def multiply(
         HAS_BIAS=bias is not None,
         SCALED=weights is not None,
         DESCRIPTOR=described is not None,
+        SCALES=_scales(scale),
         **_tile_options(tile, blocks.block_m, x.dtype, in_size),
         **launch_options(x.device),
     )
@@ -258,7 +279,17 @@ def _up_options(mlp: ExpertMlp) -> dict[str, Any]:
         "ALPHA": mlp.alpha,
         "HAS_BIAS": mlp.up_bias is not None,
         "SCALE_INPUT": mlp.weight_input,
+        "SCALES": _scales(mlp.up_scale),
     }
+
+
+def _scales(scale: torch.Tensor | None) -> int:
+    """SCALES of the kernels."""
+    return 0 if scale is None else scale.ndim - 1
+
+
+def _scale_strides(scale: torch.Tensor | None) -> tuple[int, int]:
+    return (0, 0) if scale is None else (scale.stride(0), scale.stride(1))
 
 
 def _tile_options(tile: Tile, block_m: int, dtype: torch.dtype, in_size: int) -> dict[str, Any]:

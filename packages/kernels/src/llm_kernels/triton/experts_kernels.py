@@ -29,6 +29,40 @@ def gate_value(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _add_product(
+    total: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    scale_at: tl.tensor,
+    SCALES: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
+    """Add a @ b; weights of e4m3 become numbers like `a`, and with scales a block each step is scaled."""
+    if SCALES > 0:
+        b = b.to(a.dtype)
+    if SCALES == 2:
+        total += tl.dot(a, b, input_precision=PRECISION) * tl.load(scale_at)[None, :]
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def scale_place(
+    scale: tl.tensor,
+    expert: tl.tensor,
+    output: tl.tensor,
+    stride_expert: tl.tensor,
+    stride_out: tl.tensor,
+    SCALES: tl.constexpr,
+) -> tl.tensor:
+    """Where an output's scale lies; SCALES: 0 none, 1 one an output, 2 one a block of 128 x 128."""
+    return (
+        scale + expert.to(tl.int64) * stride_expert + (output // 128 if SCALES == 2 else output) * stride_out
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _block_and_tile(num_blocks: tl.tensor, num_tiles: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
     """Programs that run together share weights (blocks of one expert) and rows."""
     group = tl.program_id(0) // (GROUP_M * num_tiles)
@@ -43,6 +77,7 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
+    scale: tl.tensor,
     pair_weights: tl.tensor,
     pairs: tl.tensor,
     block_experts: tl.tensor,
@@ -51,6 +86,8 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     weight_stride_expert: tl.tensor,
     weight_stride_out: tl.tensor,
     bias_stride: tl.tensor,
+    scale_stride_expert: tl.tensor,
+    scale_stride_out: tl.tensor,
     num_pairs: tl.tensor,
     num_blocks: tl.tensor,
     inner_size: tl.tensor,
@@ -69,6 +106,7 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
+    SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """inner[r]: the activation of weight[expert of r] @ x[token of r]; r: a row of the sorted blocks."""
@@ -91,6 +129,9 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
         weight_at = weight + expert.to(tl.int64) * weight_stride_expert
         weight_at += safe[None, :] * weight_stride_out + depth[:, None]
         up_offset = inner_size.to(tl.int64) * weight_stride_out
+    scale_at = scale_place(scale, expert, safe, scale_stride_expert, scale_stride_out, SCALES)
+    up_row = inner_size + safe
+    up_scale_at = scale_place(scale, expert, up_row, scale_stride_expert, scale_stride_out, SCALES)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     if GATED:
         up_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -106,7 +147,7 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
             b = tl.load(weight_at)
         else:
             b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = _add_product(total, a, b, scale_at + start // 128, SCALES, PRECISION)
         if GATED:
             if DESCRIPTOR:
                 b_up = weight.load([first_row + inner_size, start]).T
@@ -114,15 +155,19 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
                 b_up = tl.load(weight_at + up_offset)
             else:
                 b_up = tl.load(weight_at + up_offset, mask=depth[:, None] < left, other=0.0)
-            up_total = tl.dot(a, b_up, up_total, input_precision=PRECISION)
+            up_total = _add_product(up_total, a, b_up, up_scale_at + start // 128, SCALES, PRECISION)
         x_at += BLOCK_K
         if not DESCRIPTOR:
             weight_at += BLOCK_K
-    if SCALE_INPUT:
-        scale = tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
-        total *= scale
+    if SCALES == 1:
+        total *= tl.load(scale_at)[None, :]
         if GATED:
-            up_total *= scale
+            up_total *= tl.load(up_scale_at)[None, :]
+    if SCALE_INPUT:
+        share = tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
+        total *= share
+        if GATED:
+            up_total *= share
     if HAS_BIAS:
         bias_at = bias + expert.to(tl.int64) * bias_stride + safe
         total += tl.load(bias_at).to(tl.float32)[None, :]
@@ -142,6 +187,7 @@ def grouped_gemm_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
+    scale: tl.tensor,
     pair_weights: tl.tensor,
     pairs: tl.tensor,
     block_experts: tl.tensor,
@@ -150,6 +196,8 @@ def grouped_gemm_kernel(
     weight_stride_expert: tl.tensor,
     weight_stride_out: tl.tensor,
     bias_stride: tl.tensor,
+    scale_stride_expert: tl.tensor,
+    scale_stride_out: tl.tensor,
     num_pairs: tl.tensor,
     num_blocks: tl.tensor,
     out_size: tl.tensor,
@@ -164,6 +212,7 @@ def grouped_gemm_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
+    SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """out[p] = (weight[expert of p] @ row of p + bias) * weight of p; rows lie by pair or SORTED.
@@ -188,6 +237,7 @@ def grouped_gemm_kernel(
     if not DESCRIPTOR:
         weight_at = weight + expert.to(tl.int64) * weight_stride_expert
         weight_at += safe[None, :] * weight_stride_out + depth[:, None]
+    scale_at = scale_place(scale, expert, safe, scale_stride_expert, scale_stride_out, SCALES)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, in_size, BLOCK_K):
         left = in_size - start
@@ -207,7 +257,9 @@ def grouped_gemm_kernel(
             b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
         if not DESCRIPTOR:
             weight_at += BLOCK_K
-        total = tl.dot(a, b, total, input_precision=PRECISION)
+        total = _add_product(total, a, b, scale_at + start // 128, SCALES, PRECISION)
+    if SCALES == 1:
+        total *= tl.load(scale_at)[None, :]
     if HAS_BIAS:
         bias_at = bias + expert.to(tl.int64) * bias_stride + safe
         total += tl.load(bias_at).to(tl.float32)[None, :]

@@ -7,15 +7,16 @@ import triton.language as tl
 
 from llm_kernels.triton.activation import activate
 from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
-from llm_kernels.triton.experts_kernels import gate_value
+from llm_kernels.triton.experts_kernels import gate_value, scale_place
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def token_up_kernel(
+def token_up_kernel(  # noqa: PLR0915 - branches of the compiler
     inner: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
+    scale: tl.tensor,
     pair_weights: tl.tensor,
     ids: tl.tensor,
     inner_stride: tl.tensor,
@@ -23,6 +24,8 @@ def token_up_kernel(
     weight_stride_expert: tl.tensor,
     weight_stride_out: tl.tensor,
     bias_stride: tl.tensor,
+    scale_stride_expert: tl.tensor,
+    scale_stride_out: tl.tensor,
     num_experts: tl.tensor,
     inner_size: tl.tensor,
     in_size: tl.tensor,
@@ -36,6 +39,7 @@ def token_up_kernel(
     BLOCK_I: tl.constexpr,
     BLOCK_K: tl.constexpr,
     ONE_PASS: tl.constexpr,
+    SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """inner[p]: the activation of weight[ids[p]] @ x[p // TOP_K]; nothing for a pair without expert."""
@@ -52,13 +56,24 @@ def token_up_kernel(
     weight_at = weight + expert * weight_stride_expert + safe[:, None] * weight_stride_out + depth[None, :]
     up_offset = inner_size.to(tl.int64) * weight_stride_out
     x_at = x + (pair // TOP_K).to(tl.int64) * x_stride + depth
+    # A program's rows lie in one block of 128.
+    block_row = (tl.program_id(0) * BLOCK_I) % inner_size
+    gate_row = block_row if SCALES == 2 else safe
+    scale_at = scale_place(scale, expert, gate_row, scale_stride_expert, scale_stride_out, SCALES)
+    up_row = inner_size + gate_row
+    up_scale_at = scale_place(scale, expert, up_row, scale_stride_expert, scale_stride_out, SCALES)
     if ONE_PASS:
         inside = depth < in_size
         w = tl.load(weight_at, mask=inside[None, :], other=0.0)
         w_up = tl.load(weight_at + up_offset, mask=inside[None, :], other=0.0) if GATED else w
-        value = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)[None, :]
-        gate = tl.sum(w.to(tl.float32) * value, axis=1)
-        up = tl.sum(w_up.to(tl.float32) * value, axis=1) if GATED else gate
+        value = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+        up_value = value
+        if SCALES == 2:
+            value = value * tl.load(scale_at + depth // 128, mask=inside, other=0.0)
+            if GATED:
+                up_value = up_value * tl.load(up_scale_at + depth // 128, mask=inside, other=0.0)
+        gate = tl.sum(w.to(tl.float32) * value[None, :], axis=1)
+        up = tl.sum(w_up.to(tl.float32) * up_value[None, :], axis=1) if GATED else gate
     else:
         total = tl.zeros([BLOCK_I, BLOCK_K], tl.float32)
         up_total = tl.zeros([BLOCK_I, BLOCK_K], tl.float32)
@@ -66,15 +81,25 @@ def token_up_kernel(
             inside = depth < in_size - start
             w = tl.load(weight_at + start, mask=inside[None, :], other=0.0)
             w_up = tl.load(weight_at + up_offset + start, mask=inside[None, :], other=0.0) if GATED else w
-            value = tl.load(x_at + start, mask=inside, other=0.0).to(tl.float32)[None, :]
-            total += w.to(tl.float32) * value
-            up_total += w_up.to(tl.float32) * value
+            value = tl.load(x_at + start, mask=inside, other=0.0).to(tl.float32)
+            up_value = value
+            if SCALES == 2:
+                block = (start + depth) // 128
+                value = value * tl.load(scale_at + block, mask=inside, other=0.0)
+                if GATED:
+                    up_value = up_value * tl.load(up_scale_at + block, mask=inside, other=0.0)
+            total += w.to(tl.float32) * value[None, :]
+            up_total += w_up.to(tl.float32) * up_value[None, :]
         gate = tl.sum(total, axis=1)
         up = tl.sum(up_total, axis=1)
+    if SCALES == 1:
+        gate *= tl.load(scale_at)
+        if GATED:
+            up *= tl.load(up_scale_at)
     if SCALE_INPUT:
-        scale = tl.load(pair_weights + pair).to(tl.float32)
-        gate *= scale
-        up *= scale
+        share = tl.load(pair_weights + pair).to(tl.float32)
+        gate *= share
+        up *= share
     if HAS_BIAS:
         bias_at = bias + expert * bias_stride + safe
         gate += tl.load(bias_at).to(tl.float32)
@@ -89,11 +114,12 @@ def token_up_kernel(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def token_down_kernel(
+def token_down_kernel(  # noqa: PLR0915 - branches of the compiler
     out: tl.tensor,
     inner: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
+    scale: tl.tensor,
     pair_weights: tl.tensor,
     ids: tl.tensor,
     x: tl.tensor,
@@ -102,6 +128,8 @@ def token_down_kernel(
     weight_stride_expert: tl.tensor,
     weight_stride_out: tl.tensor,
     bias_stride: tl.tensor,
+    scale_stride_expert: tl.tensor,
+    scale_stride_out: tl.tensor,
     x_stride: tl.tensor,
     num_experts: tl.tensor,
     size: tl.tensor,
@@ -114,6 +142,7 @@ def token_down_kernel(
     K_PAD: tl.constexpr,
     BLOCK_I: tl.constexpr,
     ONE_PASS: tl.constexpr,
+    SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """out[t]: the weighted sum over t's experts of weight[expert] @ inner[pair], and of zero experts.
@@ -132,13 +161,19 @@ def token_down_kernel(
     weight_at = weight + expert[None, :, None] * weight_stride_expert
     weight_at = weight_at + safe[:, None, None] * weight_stride_out + depth[None, None, :]
     inner_at = inner + pair[:, None] * inner_stride + depth[None, :]
+    # A program's rows lie in one block of 128. Scales are weights too: complete before the wait.
+    block_row = tl.program_id(0) * BLOCK_E // 128
+    scale_at = scale + expert[:, None] * scale_stride_expert + block_row * scale_stride_out
     has_weight = is_real[None, :, None]
     if ONE_PASS:
         inside = depth < inner_size
+        is_inner = is_real[:, None] & inside[None, :]
         w = tl.load(weight_at, mask=has_weight & inside[None, None, :], other=0.0)
         let_later_start(PDL)
         wait_for_earlier(PDL)
-        value = tl.load(inner_at, mask=is_real[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        value = tl.load(inner_at, mask=is_inner, other=0.0).to(tl.float32)
+        if SCALES == 2:
+            value *= tl.load(scale_at + (depth // 128)[None, :], mask=is_inner, other=0.0)
         total = w.to(tl.float32) * value[None, :, :]
     else:
         let_later_start(PDL)
@@ -146,10 +181,16 @@ def token_down_kernel(
         total = tl.zeros([BLOCK_E, K_PAD, BLOCK_I], tl.float32)
         for start in range(0, inner_size, BLOCK_I):
             inside = depth < inner_size - start
+            is_inner = is_real[:, None] & inside[None, :]
             w = tl.load(weight_at + start, mask=has_weight & inside[None, None, :], other=0.0)
-            value = tl.load(inner_at + start, mask=is_real[:, None] & inside[None, :], other=0.0)
-            total += w.to(tl.float32) * value.to(tl.float32)[None, :, :]
+            value = tl.load(inner_at + start, mask=is_inner, other=0.0).to(tl.float32)
+            if SCALES == 2:
+                value *= tl.load(scale_at + ((start + depth) // 128)[None, :], mask=is_inner, other=0.0)
+            total += w.to(tl.float32) * value[None, :, :]
     outputs = tl.sum(total, axis=2)
+    if SCALES == 1:
+        at = scale + expert[None, :] * scale_stride_expert + safe[:, None] * scale_stride_out
+        outputs *= tl.load(at, mask=is_real[None, :], other=0.0)
     share = tl.load(pair_weights + pair, mask=choice < TOP_K, other=0.0).to(tl.float32)
     if HAS_BIAS:
         bias_at = bias + expert[None, :] * bias_stride + safe[:, None]
