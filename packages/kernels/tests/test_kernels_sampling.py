@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from llm_kernels.ops import Penalties, SamplingBatch, sample, token_ranks
-from llm_kernels.ops.sampling import DRAW_TOKENS
+from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS
 from llm_kernels.reference import sampling as reference
 
 VOCAB = 97
@@ -341,6 +342,62 @@ def test_no_rows_give_no_tokens():
     assert sample(torch.zeros(0, VOCAB), batch).tokens.shape == (0,)
 
 
+def random_filters(num_rows, vocab, seed, **other):
+    generator = np.random.default_rng(seed)
+    return make_batch(
+        num_rows,
+        temperature=generator.choice([0.5, 1.0, 1e-5, 3.0, 0.0], num_rows),
+        top_k=generator.choice([0, 0, 1, 3, 40, 300, vocab + 4], num_rows),
+        top_p=generator.choice([1.0, 0.5, 0.9, 0.99, 0.001], num_rows),
+        min_p=generator.choice([0.0, 0.0, 0.05, 1.0], num_rows),
+        **other,
+    )
+
+
+def rows_that_keep_others(logits, params, found, slack=0):
+    """Rows that draw at random and whose thresholds `found` differ from the reference's by over `slack` tokens."""
+    expected = reference.filter_thresholds(logits, params)
+    logits = logits.float()
+    unlike = (logits >= expected[:, None]) != (logits >= found[:, None])
+    return ((unlike.sum(dim=1) > slack) & (params.temperature > 0)).nonzero().flatten().tolist()
+
+
+_INTERPRETED_FILTERS = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from test_kernels_sampling import random_filters, rows_that_keep_others
+from llm_kernels.triton.sampling_filters import filter_thresholds
+generator = torch.Generator().manual_seed(0)
+cases = (97, torch.float32, 3), (4096, torch.float16, 1), (9000, torch.float32, 2), (12000, torch.float32, 0.1)
+for seed, (vocab, dtype, scale) in enumerate(cases):
+    logits = (torch.randn(24, vocab + 3, generator=generator) * scale).to(dtype)[:, :vocab]
+    logits[3, 5:] = -torch.inf
+    logits[4] = 1.0
+    for rows in (None, torch.tensor([0, 2, 3, 4, 5, 9, 20])):
+        params = random_filters(24, vocab, seed, filtered_rows=rows)
+        found = filter_thresholds(logits, params)
+        assert rows_that_keep_others(logits, params, found) == [], (vocab, dtype, rows)
+    logits[6, 7] = torch.nan
+    logits[7] = -torch.inf
+    assert filter_thresholds(logits, params)[[6, 7]].tolist() == [-torch.inf] * 2
+print("equal")
+"""
+
+
+def test_the_triton_filters_keep_what_the_reference_keeps_in_the_interpreter():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERPRETED_FILTERS, str(Path(__file__).parent)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
 _INTERPRETED = """
 import torch
 from llm_kernels.reference import sampling as reference
@@ -438,3 +495,48 @@ def test_cuda_draws_what_the_cpu_draws():
     )
     same = sample(logits, params).tokens == sample(logits.cuda(), moved).tokens.cpu()
     assert same.float().mean() > 0.99  # logarithms may differ in the last bit, so a near-tie may flip
+
+
+def on_gpu(params):
+    values = {name: getattr(params, name) for name in SamplingBatch.__dataclass_fields__}
+    return SamplingBatch(**{k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in values.items()})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_triton_filters_keep_what_the_reference_keeps_on_a_gpu(dtype, scale):
+    assert FILTER_THRESHOLDS.choose(torch.device("cuda"), dtype, 151_936).name == "triton"
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = (torch.randn(48, 152_000, generator=generator, device="cuda") * scale).to(dtype)[:, :151_936]
+    logits[3, 5:] = -torch.inf
+    logits[4] = 1.0
+    find = FILTER_THRESHOLDS.pick(logits.device, dtype, 151_936)
+    for rows in (None, torch.arange(0, 48, 3)):
+        params = on_gpu(random_filters(48, 151_936, 1, filtered_rows=rows))
+        found = find(logits, params)
+        # Masses are rounded otherwise than the reference's cumulative sums: a border may move by some tokens.
+        slack = 20 if dtype == torch.float32 else 0
+        assert len(rows_that_keep_others(logits, params, found, slack)) <= 1
+        assert torch.equal(found, find(logits, params))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_row_draws_the_same_alone_and_in_a_batch_on_a_gpu():
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = (torch.randn(64, 151_936, generator=generator, device="cuda") * 2).bfloat16()
+    settings = {
+        "temperature": np.resize([0.6, 1.0, 0.0, 1.5], 64),
+        "top_p": np.resize([1.0, 0.95, 0.8], 64),
+        "top_k": np.resize([0, 0, 50, 0, 2000], 64),
+    }
+    seeds = np.arange(64) * 7919
+    whole = sample(logits, on_gpu(make_batch(64, seeds=seeds, **settings))).tokens
+    for row in range(64):
+        alone = make_batch(1, seeds=seeds[row : row + 1], **{k: v[row] for k, v in settings.items()})
+        assert sample(logits[row : row + 1], on_gpu(alone)).tokens.item() == whole[row]
+    plain = make_batch(64, seeds=seeds, temperature=0.9)
+    everything = make_batch(64, seeds=seeds, temperature=0.9, top_k=10**6, top_p=0.99999994)
+    assert torch.equal(sample(logits, on_gpu(plain)).tokens, sample(logits, on_gpu(everything)).tokens)

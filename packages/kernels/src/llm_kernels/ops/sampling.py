@@ -18,11 +18,20 @@ from llm_kernels.registry import FLOATS, Op
 from llm_kernels.sampling_batch import SampleOutput, SamplingBatch, TokenRanks
 
 _Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
+_Filter: TypeAlias = Callable[[Tensor, SamplingBatch], Tensor]
 
 # At 256 rows of 151,936 tokens the torch form moves several gigabytes a step.
 DRAW_TOKENS: Op[_Draw] = Op(
     "draw_tokens",
     [torch_backend(reference.draw_tokens), *triton_backends("sampling", "draw_tokens")],
+    default_size=151_936,
+)
+FILTER_THRESHOLDS: Op[_Filter] = Op(
+    "filter_thresholds",
+    [
+        torch_backend(reference.filter_thresholds),
+        *triton_backends("sampling_filters", "filter_thresholds"),
+    ],
     default_size=151_936,
 )
 
@@ -44,7 +53,10 @@ def sample(logits: Tensor, params: SamplingBatch) -> SampleOutput:
     """
     _check(logits, params)
     work = reference.change_logits(logits, params)
-    thresholds = reference.filter_thresholds(work, params) if params.uses_filters else None
+    thresholds = None
+    if params.uses_filters:
+        find = FILTER_THRESHOLDS.pick(work.device, work.dtype, work.shape[1])
+        thresholds = find(work, params)
     draw = DRAW_TOKENS.pick(work.device, work.dtype, work.shape[1])
     tokens, faults = draw(
         work, params.temperature, params.seeds, params.positions, thresholds, params.all_greedy
