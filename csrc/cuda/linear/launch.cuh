@@ -45,7 +45,8 @@ void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
   const int spare = 1024 + 16 * kMostStages;
   const int budget = std::min(kSharedOfSM / plan.resident - 1024, kSharedOfBlock) - spare;
   const int steps_of_block = (params.num_steps + params.split - 1) / params.split;
-  params.stages = std::max(1, std::min({budget / Kernel::kStageBytes, steps_of_block, kMostStages}));
+  // The consumers let go of a stage when they have begun the next one: with a single stage they would wait for ever.
+  params.stages = std::min({std::max(2, budget / Kernel::kStageBytes), steps_of_block, kMostStages});
 
   const MapShape weight{args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kFloat8,
                         rows,        Kernel::kColumns};

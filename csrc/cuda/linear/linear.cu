@@ -37,6 +37,10 @@ void check(const LinearArgs& args) {
 }  // namespace
 
 LinearPlan plan_linear(const LinearArgs& args) {
+  if (args.num_tokens == 1 && args.weight_kind == LinearWeight::kBFloat16 && args.in_size <= 24576) {
+    const int rows = args.out_size >= 2048 || args.gate != LinearGate::kNone ? 2 : 1;
+    return {0, 0, 0, rows, 8};
+  }
   LinearPlan plan{1, 1, 3, 0, 0};
   // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
   plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;

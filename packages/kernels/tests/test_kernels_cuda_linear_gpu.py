@@ -225,7 +225,7 @@ def test_errors_name_the_field() -> None:
         ("x_TI", (x.float(), weight)),
         ("weight_OI", (x, weight[:, :64].contiguous())),
         ("weight_OI", (x, weight.half())),
-        ("weight_OI", (x[:, :124], weight[:, :124])),
+        ("x_TI", (x[:, :124].contiguous(), weight[:, :124].contiguous())),
         ("bias", (x, weight, bias[:32])),
         ("weight_scale", (x, weight.to(torch.float8_e4m3fn), None, torch.ones(3, device="cuda"))),
         ("split", (x, weight, None, None, 0, (1, 9, 1, 0, 0))),
