@@ -355,7 +355,7 @@ def random_filters(num_rows, vocab, seed, **other):
 
 
 def rows_that_keep_others(logits, params, found, slack=0):
-    """Rows that draw at random and whose thresholds `found` differ from the reference's by over `slack` tokens."""
+    """Random rows that keep other tokens by `found` than by the reference, over `slack` of them."""
     expected = reference.filter_thresholds(logits, params)
     logits = logits.float()
     unlike = (logits >= expected[:, None]) != (logits >= found[:, None])
@@ -369,7 +369,8 @@ sys.path.insert(0, sys.argv[1])
 from test_kernels_sampling import random_filters, rows_that_keep_others
 from llm_kernels.triton.sampling_filters import filter_thresholds
 generator = torch.Generator().manual_seed(0)
-cases = (97, torch.float32, 3), (4096, torch.float16, 1), (9000, torch.float32, 2), (12000, torch.float32, 0.1)
+half, single = torch.float16, torch.float32
+cases = (97, single, 3), (4096, half, 1), (9000, single, 2), (12000, single, 0.1)
 for seed, (vocab, dtype, scale) in enumerate(cases):
     logits = (torch.randn(24, vocab + 3, generator=generator) * scale).to(dtype)[:, :vocab]
     logits[3, 5:] = -torch.inf
