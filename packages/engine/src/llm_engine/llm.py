@@ -65,13 +65,14 @@ class LLM:
             else InProcessClient(self._options, recorder)
         )
         self._pooler: Pooler | None = None
-        info = self._client.info
-        path = info.tokenizer_path
-        self._tokenizer = None if path is None else Tokenizer.from_file(Path(path))
-        self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
-        self._processor = OutputProcessor(self._tokenizer, info.block_size if info.prefix_caching else None)
         self._num_requests = 0
-        recorder.add("ready", now_s(), now_s())
+        with recorder.span("front end"):
+            info = self._client.info
+            path = info.tokenizer_path
+            self._tokenizer = None if path is None else Tokenizer.from_file(Path(path))
+            self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
+            hit_unit = info.block_size if info.prefix_caching else None
+            self._processor = OutputProcessor(self._tokenizer, hit_unit)
         self._start_profile = build_profile(recorder.spans)
         if self._options.profile_start:
             sys.stderr.write(self._start_profile.table() + "\n")
@@ -342,11 +343,14 @@ class LLM:
         while backlog or running:
             interrupt.check()
             running.extend(self._feed(core, backlog))
+            num_live = self._processor.num_live
             followup = self._processor.process(core.step())
             for message in followup.add:
                 core.send(message)
             if followup.abort:
                 core.send(Abort(followup.abort))
+            if self._processor.num_live == num_live:
+                continue  # none has ended
             still = []
             for request, collector in running:
                 if isinstance(collector.error, EngineBusy) and self._processor.num_live:

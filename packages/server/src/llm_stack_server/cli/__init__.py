@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP, in OpenAI's format",
     "generate": "print the answer to one prompt",
     "chat": "talk to a model",
+    "bench": "measure throughput, latency, start-up or a running server",
     "plan": "say what a model would take and do on a GPU, without one",
     "models": "list the architectures and how each is served, or check a checkpoint",
     "version": "print the versions of all parts",
