@@ -36,6 +36,8 @@ void check_floats(const TensorView& out, const TensorView& query, const TensorVi
   check_aligned("query_THD", query);
   check_aligned("key_cache", key);
   check_aligned("value_cache", value);
+  check_heads("key_cache", key);
+  check_heads("value_cache", value);
   if (!kernels::has_prefill_attention(static_cast<int>(query.size(2)))) {
     throw ArgumentError("query_THD", "no kernel for head size " + std::to_string(query.size(2)));
   }
@@ -49,6 +51,13 @@ void check_floats(const TensorView& out, const TensorView& query, const TensorVi
   }
   if (query.size(1) / num_kv_heads > kernels::kMaxPrefillGroup) {
     throw ArgumentError("query_THD", "too many heads a KV head");
+  }
+}
+
+// The copy engine takes the columns of all heads of a token as one run of panels of 64.
+void check_heads(const char* field, const TensorView& cache) {
+  if (cache.size(3) % 64 == 0 && cache.size(2) > 1 && cache.stride(2) != cache.size(3)) {
+    throw ArgumentError(field, "expected heads that lie next to each other");
   }
 }
 

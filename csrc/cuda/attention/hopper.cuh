@@ -75,6 +75,15 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* ma
       : "memory");
 }
 
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int c0, int c1, int c2, int c3, int c4,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

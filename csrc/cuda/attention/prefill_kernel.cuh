@@ -1,9 +1,11 @@
 // The prefill kernel: one warp copies queries, keys and values by the copy engine, W warpgroups of 64 rows multiply and
 // take the softmax. A row of a tile is a query token under one of the heads of a KV head. Knows nothing of launching.
 //
-// Shared memory holds tiles as panels of 64 columns: [panel][row][128 bytes], swizzled by the copy engine, which is what
-// wgmma reads: queries and keys K-major, values MN-major, so that nothing is transposed by copying. The scores of the
-// next keys are multiplied while the softmax of the last ones runs; with PingPong the warpgroups take turns as well.
+// Shared memory holds tiles as panels of 64 columns whose rows of 128 bytes are swizzled by the copy engine, which is
+// what wgmma reads: queries and keys K-major, values MN-major, so that nothing is transposed by copying. Queries lie as
+// [panel][row]; keys and values as [eight rows][panel][row], so that one copy brings all columns of a block's keys, or
+// (Panelled) as [panel][row] with a copy a panel. The scores of the next keys are multiplied while the softmax of the
+// last ones runs; with PingPong the warpgroups take turns as well.
 #pragma once
 
 #include "cuda/attention/hopper.cuh"
@@ -24,15 +26,17 @@ struct PrefillParams {
   float cap_scale;   // 0: no cap; else scale / cap, by which a score is multiplied before tanh
 };
 
-template <class T, int D, int N, int Groups, int Stages, bool PingPong>
+template <class T, int D, int N, int Groups, int Stages, bool PingPong, bool Panelled = false>
 struct PrefillConfig {
   using Element = T;
   static constexpr int kHead = D, kKeys = N, kGroups = Groups, kStages = Stages, kRows = 64 * Groups;
-  static constexpr bool kPingPong = PingPong;
+  static constexpr bool kPingPong = PingPong, kPanelled = Panelled;
   static constexpr int kPanels = (D + 63) / 64;
   static constexpr int kThreads = 128 * (Groups + 1);
-  static constexpr int kQueryPanel = kRows * 128, kKeyPanel = N * 128;  // bytes
-  static constexpr int kQueryBytes = kPanels * kQueryPanel, kKeyBytes = kPanels * kKeyPanel;
+  // Bytes. From one panel to the next, and from eight keys to the next eight.
+  static constexpr int kQueryPanel = kRows * 128;
+  static constexpr int kKeyPanel = Panelled ? N * 128 : 1024, kEightKeys = Panelled ? 1024 : kPanels * 1024;
+  static constexpr int kQueryBytes = kPanels * kQueryPanel, kKeyBytes = kPanels * N * 128;
   static constexpr int kKeyOffset = kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
   static constexpr int kBarrierOffset = kValueOffset + Stages * kKeyBytes;
   static constexpr int kSharedBytes = kBarrierOffset + 256 + 1024;  // the base is moved to a multiple of 1,024
@@ -72,6 +76,19 @@ __device__ __forceinline__ int num_key_tiles(const Piece& piece) {
   return piece.key_end > piece.key_begin ? (piece.key_end - piece.key_begin + Config::kKeys - 1) / Config::kKeys : 0;
 }
 
+// A box of keys or values of one head: from key `offset` of a block on.
+template <class Config>
+__device__ __forceinline__ void copy_keys(std::uint32_t to, const CUtensorMap* map, int offset, int head, int block,
+                                          std::uint32_t barrier) {
+  if constexpr (Config::kPanelled) {
+    for (int panel = 0; panel < Config::kPanels; ++panel) {
+      copy_box(to + panel * Config::kKeyPanel, map, panel * 64, offset, head, block, barrier);
+    }
+  } else {
+    copy_box(to, map, 0, 0, head * Config::kPanels, offset / 8, block, barrier);
+  }
+}
+
 // The copying warp: fetches pieces, publishes each, then copies its queries and its keys and values, last keys first.
 template <class Config>
 __device__ __forceinline__ void produce(const PrefillParams& params, const CUtensorMap* query_map,
@@ -80,7 +97,7 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
   const int lane = threadIdx.x % 32;
   const PrefillRows& rows = params.rows;
   const int boxes = Config::kKeys / rows.box_tokens;
-  const int box_bytes = rows.box_tokens * 128;
+  const int box_bytes = rows.box_tokens / 8 * Config::kEightKeys;
   Ring<Config::kStages> ring;
   Ring<2> slot;
   unsigned query_parity = 1;
@@ -129,19 +146,13 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
       if (lane == 0) barrier_expect(barriers.key_full(ring.place), Config::kKeyBytes);
       __syncwarp();
       if (lane < boxes) {
-        for (int panel = 0; panel < Config::kPanels; ++panel) {
-          copy_box(key_tile + panel * Config::kKeyPanel, key_map, panel * 64, offset, piece.kv_head, block,
-                   barriers.key_full(ring.place));
-        }
+        copy_keys<Config>(key_tile, key_map, offset, piece.kv_head, block, barriers.key_full(ring.place));
       }
       barrier_wait(barriers.value_empty(ring.place), ring.parity ^ 1);
       if (lane == 0) barrier_expect(barriers.value_full(ring.place), Config::kKeyBytes);
       __syncwarp();
       if (lane < boxes) {
-        for (int panel = 0; panel < Config::kPanels; ++panel) {
-          copy_box(value_tile + panel * Config::kKeyPanel, value_map, panel * 64, offset, piece.kv_head, block,
-                   barriers.value_full(ring.place));
-        }
+        copy_keys<Config>(value_tile, value_map, offset, piece.kv_head, block, barriers.value_full(ring.place));
       }
       ring.advance();
     }
@@ -181,8 +192,8 @@ __device__ __forceinline__ void multiply_scores(float (&scores)[Config::kKeys / 
   for (int step = 0; step < Config::kHead / 16; ++step) {
     const int panel = step / 4, bytes = step % 4 * 32;
     ScoreProduct<typename Config::Element, Config::kKeys>::run(
-        scores, k_major_tile(queries + panel * Config::kQueryPanel + bytes),
-        k_major_tile(keys + panel * Config::kKeyPanel + bytes), step > 0);
+        scores, k_major_tile(queries + panel * Config::kQueryPanel + bytes, 1024),
+        k_major_tile(keys + panel * Config::kKeyPanel + bytes, Config::kEightKeys), step > 0);
   }
 }
 
@@ -195,7 +206,8 @@ __device__ __forceinline__ void multiply_columns(float (&total)[Config::kHead / 
     constexpr int width = left >= 128 ? 128 : left >= 64 ? 64 : left >= 32 ? 32 : 16;
     constexpr int inside = Column % 64 * 2;  // bytes; columns of one panel lie in its 128-byte rows
     ValueProduct<typename Config::Element, width>::run(
-        total + Column / 2, weights, mn_major_tile(values + Column / 64 * Config::kKeyPanel + inside, Config::kKeyPanel));
+        total + Column / 2, weights,
+        mn_major_tile(values + Column / 64 * Config::kKeyPanel + inside, Config::kEightKeys, Config::kKeyPanel));
     multiply_columns<Config, Column + width>(total, weights, values);
   }
 }
@@ -207,7 +219,7 @@ __device__ __forceinline__ void multiply_values(float (&total)[Config::kHead / 2
                                                 std::uint32_t values) {
 #pragma unroll
   for (int step = 0; step < Config::kKeys / 16; ++step) {
-    multiply_columns<Config, 0>(total, weights + 4 * step, values + step * 2048);
+    multiply_columns<Config, 0>(total, weights + 4 * step, values + step * 2 * Config::kEightKeys);
   }
 }
 
@@ -349,7 +361,9 @@ template <class Config>
 __device__ __forceinline__ void clear_values(std::uint32_t values, int begin, int end, int thread) {
   const int words = (end - begin) * 8;  // of 16 bytes, a panel
   for (int i = thread; i < words * Config::kPanels; i += 128) {
-    const std::uint32_t to = values + i / words * Config::kKeyPanel + begin * 128 + i % words * 16;
+    const int row = begin + i % words / 8;
+    const std::uint32_t to =
+        values + i / words * Config::kKeyPanel + row / 8 * Config::kEightKeys + row % 8 * 128 + i % 8 * 16;
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
   }
   fence_async_proxy();

@@ -12,6 +12,9 @@
 
 namespace llm_kernels::cuda::attention {
 
+// Keys and values that blocks working at the same time should share, so that they are read from the L2 cache.
+constexpr int kSectionBytes = 16 << 20;
+
 template <class Config>
 PrefillParams prefill_params(const PrefillAttentionArgs& args) {
   PrefillParams params{};
@@ -29,6 +32,8 @@ PrefillParams prefill_params(const PrefillAttentionArgs& args) {
       ((args.num_tokens - args.first_row) / rows.tokens_per_tile + args.num_rows) * args.num_kv_heads;
   rows.block_size = args.block_size;
   rows.box_tokens = std::gcd(args.block_size, Config::kKeys);
+  constexpr int kTried[] = {16 << 20, 1 << 30, 8 << 20, 32 << 20};
+  rows.section_keys = kTried[args.variant / 10] / (4 * args.head_size);
   rows.window = args.sliding_window;
   rows.chunk = args.chunk;
   rows.causal = args.causal;
@@ -57,8 +62,8 @@ cudaError_t launch_prefill(const PrefillAttentionArgs& args, cudaStream_t stream
     if (error != cudaSuccess) return error;
   }
   const CUtensorMap query_map = encode_query_map(args, params.rows.tokens_per_tile);
-  const CUtensorMap key_map = encode_cache_map(args, args.key, params.rows.box_tokens);
-  const CUtensorMap value_map = encode_cache_map(args, args.value, params.rows.box_tokens);
+  const CUtensorMap key_map = encode_cache_map(args, args.key, params.rows.box_tokens, Config::kPanelled);
+  const CUtensorMap value_map = encode_cache_map(args, args.value, params.rows.box_tokens, Config::kPanelled);
   const auto kernel = prefill_kernel<Config>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes);

@@ -60,11 +60,19 @@ CUtensorMap encode_query_map(const PrefillAttentionArgs& args, int tokens) {
   return encoded_map(args.query, args.is_half, args.head_size, outer);
 }
 
-CUtensorMap encode_cache_map(const PrefillAttentionArgs& args, const PagedCache& cache, int tokens) {
-  const Dimension outer[] = {{args.block_size, cache.stride_token, tokens},
-                             {args.num_kv_heads, cache.stride_head, 1},
+CUtensorMap encode_cache_map(const PrefillAttentionArgs& args, const PagedCache& cache, int tokens, bool panelled) {
+  if (panelled) {
+    const Dimension outer[] = {{args.block_size, cache.stride_token, tokens},
+                               {args.num_kv_heads, cache.stride_head, 1},
+                               {args.num_blocks, cache.stride_block, 1}};
+    return encoded_map(cache.data, args.is_half, args.head_size, outer);
+  }
+  const int panels = args.head_size / 64;
+  const Dimension outer[] = {{8, cache.stride_token, 8},
+                             {args.num_kv_heads * panels, 64, panels},
+                             {args.block_size / 8, cache.stride_token * 8, tokens / 8},
                              {args.num_blocks, cache.stride_block, 1}};
-  return encoded_map(cache.data, args.is_half, args.head_size, outer);
+  return encoded_map(cache.data, args.is_half, 64, outer);
 }
 
 }  // namespace llm_kernels::cuda::attention

@@ -16,6 +16,7 @@ struct PrefillRows {
   std::int32_t tokens_per_tile;  // query tokens; each is `group` rows of a tile
   std::int32_t num_pieces;       // (tokens / tokens_per_tile + rows) * KV heads: an upper bound, some are empty
   std::int32_t block_size, box_tokens;  // box_tokens: keys that one copy takes; divides block_size
+  std::int32_t section_keys;            // keys times KV heads that are worked on at the same time
   std::int32_t window, chunk;           // 0: none
   bool causal;
 };
@@ -38,18 +39,18 @@ __device__ __forceinline__ int lowest_key(const PrefillRows& rows, int position)
   return lowest;
 }
 
-// The i-th row starts at block (its first token) / tokens_per_tile + i, which leaves room for all its blocks. The last
-// blocks of a row see the most keys: they come first. KV heads vary fastest.
+// The i-th row starts at block (its first token) / tokens_per_tile + i, which leaves room for all its blocks. Within a
+// row sections of KV heads come one after the other, as many heads as have their keys in the L2 cache together; within
+// a section the last blocks come first, which see the most keys, and heads vary fastest.
 __device__ __forceinline__ Piece find_piece(const PrefillRows& rows, int index) {
   Piece piece{};
   if (index >= rows.num_pieces) {
     piece.row = -1;
     return piece;
   }
-  const int block = (rows.num_pieces - 1 - index) / rows.num_kv_heads;
-  piece.kv_head = index % rows.num_kv_heads;
+  index = rows.num_pieces - 1 - index;
   const std::int32_t* begins = rows.cu_query_lens + rows.first_row;
-  const int origin = begins[0];
+  const int origin = begins[0], block = index / rows.num_kv_heads;
   int low = 0, high = rows.num_rows;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -60,12 +61,22 @@ __device__ __forceinline__ Piece find_piece(const PrefillRows& rows, int index) 
     }
   }
   const int row_begin = begins[low], query_len = begins[low + 1] - row_begin;
-  const int first_query = (block - (row_begin - origin) / rows.tokens_per_tile - low) * rows.tokens_per_tile;
+  const int context = rows.context_lens[rows.first_row + low];
+  const int first_block = (row_begin - origin) / rows.tokens_per_tile + low;
+  const int num_blocks = low + 1 == rows.num_rows ? rows.num_pieces / rows.num_kv_heads - first_block
+                                                  : (begins[low + 1] - origin) / rows.tokens_per_tile + 1 + low - first_block;
+  const int section_heads = max(1, min(rows.num_kv_heads, rows.section_keys / max(context, 1)));
+  const int in_row = index - first_block * rows.num_kv_heads;
+  const int section = in_row / (section_heads * num_blocks);
+  const int in_section = in_row - section * section_heads * num_blocks;
+  const int num_heads = min(section_heads, rows.num_kv_heads - section * section_heads);
+  piece.kv_head = section * section_heads + in_section % num_heads;
+  const int first_query = in_section / num_heads * rows.tokens_per_tile;
   piece.row = rows.first_row + low;
   piece.num_tokens = max(0, min(rows.tokens_per_tile, query_len - first_query));
   if (piece.num_tokens == 0) return piece;
   piece.first_token = row_begin + first_query;
-  piece.context = rows.context_lens[piece.row];
+  piece.context = context;
   piece.position = piece.context - query_len + first_query;
   piece.key_end = piece.context;
   if (rows.causal) {

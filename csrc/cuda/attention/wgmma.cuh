@@ -316,18 +316,18 @@ __device__ __forceinline__ void hold(float (&x)[N]) {
 
 // Tiles of rows of 128 bytes (64 elements) with the 128-byte swizzle. Eight rows take 1,024 bytes.
 constexpr std::uint64_t kSwizzle128 = 1ull << 62;
-constexpr std::uint64_t kEightRows = 64ull << 32;  // 1,024 bytes from eight rows to the next
 
 __device__ __forceinline__ std::uint64_t encoded(std::uint32_t address) { return (address & 0x3FFFF) >> 4; }
 
-// K-major: the 64 columns are the inner dimension of the product.
-__device__ __forceinline__ std::uint64_t k_major_tile(std::uint32_t address) {
-  return kSwizzle128 | kEightRows | (1ull << 16) | encoded(address);
+// K-major: the 64 columns are the inner dimension of the product. `eight_rows`: bytes from eight rows to the next.
+__device__ __forceinline__ std::uint64_t k_major_tile(std::uint32_t address, std::uint32_t eight_rows) {
+  return kSwizzle128 | (encoded(eight_rows) << 32) | (1ull << 16) | encoded(address);
 }
 
-// MN-major: the rows are the inner dimension; the next 64 columns lie `panel_bytes` on.
-__device__ __forceinline__ std::uint64_t mn_major_tile(std::uint32_t address, std::uint32_t panel_bytes) {
-  return kSwizzle128 | kEightRows | (encoded(panel_bytes) << 16) | encoded(address);
+// MN-major: the rows are the inner dimension; the next 64 columns lie `panel` bytes on.
+__device__ __forceinline__ std::uint64_t mn_major_tile(std::uint32_t address, std::uint32_t eight_rows,
+                                                       std::uint32_t panel) {
+  return kSwizzle128 | (encoded(eight_rows) << 32) | (encoded(panel) << 16) | encoded(address);
 }
 
 }  // namespace llm_kernels::cuda::attention

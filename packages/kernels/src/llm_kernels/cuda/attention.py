@@ -134,6 +134,7 @@ def _takes(a: Arguments) -> bool:
         and a.query.dtype in (torch.bfloat16, torch.float16)
         and a.keys.dtype == a.query.dtype
         and all(_is_aligned(x) for x in (a.out, a.query, a.keys, a.values))
+        and all(x.shape[2] == 1 or x.stride(2) == head_size for x in (a.keys, a.values))
     )
 
 
