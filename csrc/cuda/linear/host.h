@@ -1,6 +1,8 @@
 // What the launchers of both kinds of kernel share: the epilogue of the arguments, errors, launch attributes.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -8,8 +10,24 @@
 
 namespace llm_kernels::cuda {
 
+constexpr int kMultiprocessors = 132;
+constexpr int kSharedOfSM = 228 * 1024;
+constexpr int kSharedOfBlock = 227 * 1024;
+
 inline void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Raises the limit of shared memory once a device.
+template <class Kernel>
+void allow_shared(Kernel* kernel, std::atomic<std::uint64_t>& done) {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  const std::uint64_t bit = 1ull << (device % 64);
+  if (done.load(std::memory_order_relaxed) & bit) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfBlock),
+             "cudaFuncSetAttribute");
+  done.fetch_or(bit, std::memory_order_relaxed);
 }
 
 inline Epilogue epilogue_of(const LinearArgs& args) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 
 #include "cuda/linear/host.h"
 #include "cuda/linear/stream_kernel.cuh"
@@ -11,21 +10,7 @@
 
 namespace llm_kernels::cuda {
 
-constexpr int kSharedOfSM = 228 * 1024;
-constexpr int kSharedOfBlock = 227 * 1024;
 constexpr int kMostStages = 16;
-
-// Raises the limit of shared memory once a device.
-template <class Kernel>
-void allow_shared(Kernel* kernel, std::atomic<std::uint64_t>& done) {
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  const std::uint64_t bit = 1ull << (device % 64);
-  if (done.load(std::memory_order_relaxed) & bit) return;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfBlock),
-             "cudaFuncSetAttribute");
-  done.fetch_or(bit, std::memory_order_relaxed);
-}
 
 template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
 void launch_stream(const LinearArgs& args, const LinearPlan& plan) {

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "cuda/linear/families.h"
+#include "cuda/linear/host.h"
 #include "llm_kernels/common.h"
 
 namespace llm_kernels::cuda {
 namespace {
-
-constexpr int kMultiprocessors = 132;
 
 void check(const LinearArgs& args) {
   const int unit = args.weight_kind == LinearWeight::kFloat8 ? 16 : 8;
@@ -20,7 +19,9 @@ void check(const LinearArgs& args) {
   if (args.out_size < rows || args.out_size % rows != 0) {
     throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
   }
-  if (args.plan.rows != 0) {
+  if (args.plan.rows >= 8) {
+    if (args.plan.resident < 1 || args.plan.resident > 8) throw ArgumentError("resident", "expected 1 to 8");
+  } else if (args.plan.rows != 0) {
     const int tokens = args.num_tokens == 3 ? 4 : args.num_tokens;
     if (tokens > 4 || args.weight_kind != LinearWeight::kBFloat16 || tokens * args.in_size > 24576) {
       throw ArgumentError("rows", "expected bfloat16, 1 to 4 tokens and up to 24,576 inputs of all of them");
@@ -32,6 +33,11 @@ void check(const LinearArgs& args) {
     if (split < 1 || split > 8) throw ArgumentError("split", "expected 1 to 8");
     if (resident < 1 || resident > 4) throw ArgumentError("resident", "expected 1 to 4");
   }
+}
+
+void linear_fragment(const LinearArgs& args, const LinearPlan& plan) {
+  if (args.weight_kind == LinearWeight::kBFloat16) return fragment_bf16(args, plan);
+  return args.scale_kind == LinearScale::kBlock ? fragment_fp8_block(args, plan) : fragment_fp8(args, plan);
 }
 
 }  // namespace
@@ -58,6 +64,7 @@ void linear(const LinearArgs& args) {
   if (args.num_tokens == 0) return;
   const bool planned = args.plan.tiles != 0 || args.plan.rows != 0;
   const LinearPlan plan = planned ? args.plan : plan_linear(args);
+  if (plan.rows >= 8) return linear_fragment(args, plan);
   if (plan.rows != 0) return linear_row(args, plan);
   if (args.weight_kind == LinearWeight::kBFloat16) {
     return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);

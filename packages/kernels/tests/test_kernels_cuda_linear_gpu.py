@@ -23,6 +23,7 @@ TOKENS = (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128)
 SHAPES = ((4096, 1024), (1024, 3072), (192, 4096), (8, 64), (72, 200), (1000, 4096), (24, 8))
 PLANS = [(*sizes, 0, 0) for sizes in itertools.product((1, 2, 4), (1, 2, 3, 8), (1, 3))]
 ROW_PLANS = [(0, 0, 0, *sizes) for sizes in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (6, 4))]
+FRAGMENT_PLANS = [(0, 0, *sizes) for sizes in itertools.product((1, 3), (8, 16), (4, 8))]
 BY_SHAPE = (0, 0, 0, 0, 0)
 
 
@@ -94,6 +95,20 @@ def test_the_kernels_of_one_to_four_tokens_compute_the_same_product(
             assert relative_error(_streamed(x, weight, bias, gate=1, plan=plan), expected) < 1.5 * BOUND
 
 
+@pytest.mark.parametrize("plan", FRAGMENT_PLANS)
+@pytest.mark.parametrize("tokens", [1, 3, 8, 11, 16])
+def test_the_kernels_of_up_to_16_tokens_compute_the_same_product(
+    plan: tuple[int, ...], tokens: int, relative_error: Callable[..., float]
+) -> None:
+    for out_size, in_size in ((1024, 1024), (1000, 3072), (8, 8), (4096, 2120), (264, 136)):
+        x, weight, bias = _problem(tokens, out_size, in_size)
+        assert relative_error(_streamed(x, weight, plan=plan), _exact(x, weight)) < BOUND
+        assert relative_error(_streamed(x, weight, bias, plan=plan), _exact(x, weight, bias)) < BOUND
+        if plan[3] == 16 and out_size % 16 == 0:
+            expected = reference_gated_linear(x.float(), weight.float(), "silu", bias.float(), None)
+            assert relative_error(_streamed(x, weight, bias, gate=1, plan=plan), expected) < 1.5 * BOUND
+
+
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_gated_products_are_those_of_float32(
@@ -109,11 +124,11 @@ def test_gated_products_are_those_of_float32(
             assert relative_error(out, expected) < 1.5 * BOUND
 
 
-def _float8(out_size: int, in_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights that use all of the range of e4m3, subnormals included, and their float64 values."""
+def _float8(out_size: int, in_size: int, codes_below: int = 127) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights that use all of the range of e4m3, or subnormals only, and their float64 values."""
     generator = torch.Generator(device="cuda").manual_seed(out_size + in_size)
     codes = torch.randint(0, 256, (out_size, in_size), generator=generator, device="cuda", dtype=torch.uint8)
-    codes[(codes & 127) == 127] = 0  # not a number
+    codes[(codes & 127) >= codes_below] &= 135  # 127 and 255 are not numbers, 0 to 7 are subnormal
     weight = codes.view(torch.float8_e4m3fn)
     return weight, weight.double()
 
@@ -133,11 +148,23 @@ def test_float8_weights_are_multiplied_exactly(
             wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:out_size, :in_size]
         expected = x.double() @ (values * wide).T
         plans = [BY_SHAPE, (1, 4, 2, 0, 0)] + ([(2, 2, 1, 0, 0)] if tokens <= 64 else [])
+        plans += FRAGMENT_PLANS if tokens <= 16 else []
         for plan in plans:
             assert relative_error(_streamed(x, weight, scale=scale, plan=plan), expected) < BOUND
         if out_size % 128 == 0 and not (scaling == "block" and tokens > 64):
             expected = reference_gated_linear(x.float(), weight, "silu", None, scale)
-            assert relative_error(_streamed(x, weight, scale=scale, gate=1), expected) < 1.5 * BOUND
+            for plan in (BY_SHAPE, *(p for p in FRAGMENT_PLANS if p[3] == 16 and tokens <= 16)):
+                out = _streamed(x, weight, scale=scale, gate=1, plan=plan)
+                assert relative_error(out, expected) < 1.5 * BOUND
+
+
+@pytest.mark.parametrize("plan", [(1, 4, 2, 0, 0), (0, 0, 1, 8, 4), (0, 0, 1, 16, 8)])
+def test_subnormal_float8_weights_count(plan: tuple[int, ...], relative_error: Callable[..., float]) -> None:
+    weight, values = _float8(256, 1024, codes_below=8)
+    assert 0 < values.abs().max() < 2.0**-6
+    x = torch.randn(5, 1024, device="cuda").bfloat16()
+    out = _streamed(x, weight, scale=torch.ones((), device="cuda"), plan=plan)
+    assert relative_error(out, x.double() @ values.T) < BOUND
 
 
 @pytest.mark.parametrize("tokens", [1, 20, 200])

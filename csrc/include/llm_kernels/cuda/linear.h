@@ -11,13 +11,16 @@ enum class LinearWeight : std::int32_t { kBFloat16, kFloat8 };  // float8: e4m3
 enum class LinearScale : std::int32_t { kNone, kTensor, kChannel, kBlock };  // block: 128 x 128
 enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 
-// How a product is cut. Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and
-// one of `split` parts of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed
-// order. Of up to 4 tokens (rows > 0, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
+// How a product is cut; there are three kinds of kernel.
+// Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and one of `split` parts of
+// I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order.
+// Up to 4 tokens (rows 1 to 6, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
+// Up to 16 tokens (rows 8 or 16): a block owns `rows` rows at a time, a warp an eighth of I of them, `unroll` loads of
+// 64 bytes a row under way.
 struct LinearPlan {
   std::int32_t tiles;     // 1, 2, 4
   std::int32_t split;     // 1 to 8
-  std::int32_t resident;  // 1 to 4: the blocks an SM shall hold
+  std::int32_t resident;  // the blocks an SM shall hold
   std::int32_t rows;
   std::int32_t unroll;
 };
