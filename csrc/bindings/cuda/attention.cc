@@ -21,6 +21,13 @@ void check_aligned(const char* field, const TensorView& x) {
   if (!fits) throw ArgumentError(field, "expected rows that start at multiples of 16 bytes");
 }
 
+// The copy engine takes the columns of all heads of a token as one run of panels of 64.
+void check_heads(const char* field, const TensorView& cache) {
+  if (cache.size(3) % 64 == 0 && cache.size(2) > 1 && cache.stride(2) != cache.size(3)) {
+    throw ArgumentError(field, "expected heads that lie next to each other");
+  }
+}
+
 void check_floats(const TensorView& out, const TensorView& query, const TensorView& key, const TensorView& value) {
   check_shape("query_THD", query, {-1, -1, -1});
   check_shape("key_cache", key, {-1, -1, -1, query.size(2)});
@@ -51,13 +58,6 @@ void check_floats(const TensorView& out, const TensorView& query, const TensorVi
   }
   if (query.size(1) / num_kv_heads > kernels::kMaxPrefillGroup) {
     throw ArgumentError("query_THD", "too many heads a KV head");
-  }
-}
-
-// The copy engine takes the columns of all heads of a token as one run of panels of 64.
-void check_heads(const char* field, const TensorView& cache) {
-  if (cache.size(3) % 64 == 0 && cache.size(2) > 1 && cache.stride(2) != cache.size(3)) {
-    throw ArgumentError(field, "expected heads that lie next to each other");
   }
 }
 
