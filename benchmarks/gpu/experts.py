@@ -37,10 +37,23 @@ class Problem:
         """Of both products of one call: weights of the experts that are hit, and all multiplications."""
         ids = self.ids[call]
         matrix = self.mlp.up[0].numel() + self.mlp.down[0].numel()
-        return ids.unique().numel() * matrix * 2, 2 * ids.numel() * matrix
+        return ids.unique().numel() * matrix * self.mlp.up.element_size(), 2 * ids.numel() * matrix
 
 
-def problem(sizes: str, num_tokens: int) -> Problem:
+def quantized(weight_NOI: torch.Tensor, scales: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weights, or their e4m3 values and random scales of about their size."""
+    if scales == "none":
+        return weight_NOI, None
+    num_experts, outputs, inputs = weight_NOI.shape
+    shape = (num_experts, outputs) if scales == "output" else (num_experts, outputs // 128, inputs // 128)
+    scale = torch.rand(shape, device="cuda") * 0.01 + 0.005
+    values = torch.empty(weight_NOI.shape, device="cuda", dtype=torch.float8_e4m3fn)
+    for own, wide in zip(values, weight_NOI, strict=True):
+        own.copy_(wide.float() * 100)
+    return values, scale
+
+
+def problem(sizes: str, num_tokens: int, scales: str = "none") -> Problem:
     """Random weights of the model's scale, and random logits."""
     num_experts, top_k, size, inner = SIZES[sizes]
     generator = torch.Generator("cuda").manual_seed(0)
@@ -48,8 +61,8 @@ def problem(sizes: str, num_tokens: int) -> Problem:
     def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device="cuda", dtype=dtype)
 
-    up = randn(num_experts, 2 * inner, size).mul_(size**-0.5)
-    down = randn(num_experts, size, inner).mul_(inner**-0.5)
+    up, up_scale = quantized(randn(num_experts, 2 * inner, size).mul_(size**-0.5), scales)
+    down, down_scale = quantized(randn(num_experts, size, inner).mul_(inner**-0.5), scales)
     logits = randn(CALLS, num_tokens, num_experts, dtype=torch.float32)
     routed = [ops.route_experts(each, top_k=top_k, renormalize=True) for each in logits]
     mlp = ExpertMlp(
@@ -63,6 +76,8 @@ def problem(sizes: str, num_tokens: int) -> Problem:
         alpha=None,
         weight_input=False,
         zero_experts=0,
+        up_scale=up_scale,
+        down_scale=down_scale,
     )
     return Problem(
         mlp=mlp,
@@ -94,6 +109,21 @@ def microseconds(call: Callable[[int], object], rounds: int = 5) -> float:
     return sorted(times)[len(times) // 2]
 
 
+def mixture(given: Problem, call: int, out: torch.Tensor) -> None:
+    """`ops.moe` of one set of tokens."""
+    mlp = given.mlp
+    ops.moe(
+        out,
+        given.inputs[call],
+        given.weights[call],
+        given.ids[call],
+        mlp.up,
+        mlp.down,
+        up_scale=mlp.up_scale,
+        down_scale=mlp.down_scale,
+    )
+
+
 def time_whole(given: Problem, num_tokens: int) -> None:
     """Routing, sort, and the mixture, with the tiles in use."""
     num_experts, top_k = given.mlp.down.shape[0], given.ids.shape[2]
@@ -102,14 +132,10 @@ def time_whole(given: Problem, num_tokens: int) -> None:
     def route(i: int) -> object:
         return ops.route_experts(given.logits[i], top_k=top_k, renormalize=True)
 
-    def mixture(i: int) -> None:
-        mlp = given.mlp
-        ops.moe(out, given.inputs[i], given.weights[i], given.ids[i], mlp.up, mlp.down)
-
     num_bytes, operations = given.bytes_and_operations(0)
     floor = max(num_bytes / READ_TB_S / 1e6, operations / BF16_TFLOP_S / 1e6)
     block_m = expert_tiles(torch.bfloat16, num_tokens * top_k, num_experts).block_m
-    took = microseconds(mixture)
+    took = microseconds(lambda i: mixture(given, i, out))
     print(
         f"T {num_tokens:6d}: route {microseconds(route):7.1f} us, sort "
         f"{microseconds(lambda i: sort_by_expert(given.ids[i].view(-1), num_experts, block_m)):6.1f}, "
@@ -124,8 +150,8 @@ def profile(given: Problem, num_tokens: int) -> None:
     out = torch.empty_like(given.inputs[0])
 
     def step(i: int) -> None:
-        weights, ids = ops.route_experts(given.logits[i], top_k=given.ids.shape[2], renormalize=True)
-        ops.moe(out, given.inputs[i], weights, ids, given.mlp.up, given.mlp.down)
+        ops.route_experts(given.logits[i], top_k=given.ids.shape[2], renormalize=True)
+        mixture(given, i, out)
 
     step(0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -146,10 +172,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="qwen3-30b-a3b", choices=SIZES)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 8, 64, 256, 2048, 8192])
+    parser.add_argument("--scales", default="none", choices=("none", "output", "block"))
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     for num_tokens in args.tokens:
-        given = problem(args.sizes, num_tokens)
+        given = problem(args.sizes, num_tokens, args.scales)
         if args.profile:
             profile(given, num_tokens)
         else:

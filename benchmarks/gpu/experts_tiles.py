@@ -14,61 +14,63 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from experts import CALLS, SIZES, Problem, microseconds, problem
+from experts import CALLS, SIZES, Problem, microseconds, mixture, problem
 from llm_kernels import ops
 from llm_kernels.triton import experts
 from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
 from llm_kernels.triton.experts_tiles import ExpertTiles, Tile, TokenTiles
 
-FEW_UP = (
-    "64x128,4,4 64x128,4,4,d 64x128,4,3,d 32x128,4,4,d 32x256,4,3,d 64x64,4,6,d 128x64,4,4,d 64x256,4,2,d "
-    "64x128,8,4,d 32x128,4,5"
-)
-FEW_DOWN = (
-    "64x128,4,4 64x128,4,4,d 128x128,4,3,d 128x64,4,4,d 64x256,4,3,d 128x128,8,3,d 32x256,4,3,d "
-    "256x64,4,4,d 64x128,4,5"
-)
-MANY_UP = (
-    "128x64,8,3 128x64,8,3,d 128x64,8,4,d 64x64,4,4,d 64x64,8,4,d 64x64,4,4 128x64,8,3,d,g16 "
-    "128x64,8,3,d,g4 64x128,8,3,d"
-)
-MANY_DOWN = (
-    "256x64,8,3 256x64,8,3,d 256x64,8,4,d 128x64,8,4,d 128x64,4,4,d 128x128,8,3,d 256x64,8,4,d,g16 "
-    "256x64,8,4,d,g4"
-)
 # Mean pairs an expert up to which they apply: rows a block, tiles of up, tiles of down.
 CANDIDATES: tuple[tuple[float, list[tuple[int, str, str]]], ...] = (
-    (8, [(16, FEW_UP, FEW_DOWN)]),
     (
-        48,
+        12,
         [
-            (16, "64x128,4,4,d 64x128,4,3,d 32x128,4,4,d", "64x128,4,4,d 128x128,4,3,d 128x64,4,4,d"),
+            (
+                16,
+                "64x128,4,4,d 64x128,4,3,d 32x128,4,4,d 32x256,4,3,d 64x256,4,2,d 64x128,4,6,d",
+                "64x128,4,4,d 128x128,4,3,d 128x64,4,4,d 64x256,4,3,d 128x128,4,4,d",
+            )
+        ],
+    ),
+    (
+        24,
+        [
             (
                 32,
-                "64x128,4,4 64x128,4,4,d 64x128,4,3,d 64x64,4,4,d 32x128,4,4,d 128x64,8,4,d 64x128,8,3,d",
-                "64x128,4,4 64x128,4,4,d 128x128,4,3,d 128x64,4,4,d 128x64,8,4,d 64x64,4,5,d",
-            ),
-            (64, "64x64,4,4,d 64x128,4,3,d 128x64,8,3,d", "128x64,4,4,d 64x128,4,3,d 128x128,8,3,d"),
+                "64x128,4,4,d 64x128,4,3,d 64x256,4,2,d 64x128,8,3,d 32x256,4,2,d",
+                "64x128,4,4,d 128x128,4,3,d 128x64,4,4,d 128x64,4,5,d 64x256,4,2,d",
+            )
         ],
     ),
     (
-        200,
+        100,
         [
+            (32, "64x128,4,3,d 64x128,8,3,d 128x64,8,3,d", "128x64,4,4,d 128x128,4,3,d"),
             (
                 64,
-                "64x64,4,4,d 64x128,4,3,d 128x64,4,3,d 128x64,8,4,d 64x64,4,4",
-                "128x64,4,4,d 256x64,8,4,d 256x64,4,3,d 128x128,4,3,d",
+                "64x64,4,4,d 64x64,4,3,d 64x128,4,2,d 128x64,8,3,d 64x64,8,4,d",
+                "128x64,4,4,d 128x64,4,3,d 256x64,8,4,d 256x64,8,3,d",
             ),
-            (
-                128,
-                "128x64,8,3,d 128x64,8,4,d 64x64,8,4,d 64x64,4,4,d",
-                "256x64,8,4,d 128x64,8,4,d 128x64,4,4,d",
-            ),
+            (128, "128x64,8,4,d 64x64,8,3,d", "256x64,8,4,d 128x64,8,3,d"),
         ],
     ),
-    (float("inf"), [(128, MANY_UP, MANY_DOWN)]),
+    (
+        float("inf"),
+        [
+            (
+                128,
+                "128x64,8,4,d 128x64,8,3,d 128x64,8,4,d,g16 64x64,8,3,d 64x64,4,3,d 128x64,8,4,d,g32",
+                "256x64,8,4,d 256x64,8,4,d,g2 256x64,8,4,d,g1 128x64,8,3,d 128x64,4,3,d 128x64,8,2,d",
+            )
+        ],
+    ),
 )
-TOKEN_CANDIDATES = ((16384, 4), (8192, 4), (16384, 8), (32768, 8), (4096, 2), (8192, 2))
+# Weights in flight and warps, of up and of down.
+TOKEN_CANDIDATES = (
+    "16384,4,16384,4 4096,2,16384,4 8192,2,16384,4 32768,8,16384,4 8192,1,16384,4 4096,1,16384,4 "
+    "16384,2,16384,4 16384,4,8192,4 16384,4,8192,2 16384,4,16384,8 16384,4,32768,8 16384,4,16384,2 "
+    "16384,4,32768,4"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +96,17 @@ class Candidate:
 
     def token_tiles(self) -> TokenTiles:
         """Out of its text."""
-        weights, warps = map(int, self.text.split(","))
-        return TokenTiles(up_weights=weights, up_warps=warps, down_weights=weights, down_warps=warps)
+        up_weights, up_warps, down_weights, down_warps = map(int, self.text.split(","))
+        return TokenTiles(
+            up_weights=up_weights, up_warps=up_warps, down_weights=down_weights, down_warps=down_warps
+        )
 
 
 def candidates(num_tokens: int, mean: float) -> Iterator[Candidate]:
     """Those for so many tokens and pairs an expert."""
-    if num_tokens <= 8:
-        for weights, warps in TOKEN_CANDIDATES:
-            yield Candidate(kind="token", block_m=1, text=f"{weights},{warps}")
+    if num_tokens <= 4:
+        for text in TOKEN_CANDIDATES.split():
+            yield Candidate(kind="token", block_m=1, text=text)
     if num_tokens == 1:
         return
     for block_m, ups, downs in next(found for most, found in CANDIDATES if mean <= most):
@@ -127,9 +131,9 @@ def output(given: Problem, candidate: Candidate, call: int) -> torch.Tensor:
 
 def check(given: Problem, wanted: list[Candidate]) -> None:
     """Prints each one's error against the reference."""
-    expected, mlp = torch.empty_like(given.inputs[0]), given.mlp
+    expected = torch.empty_like(given.inputs[0])
     with ops.use_backend("moe", "torch"):
-        ops.moe(expected, given.inputs[0], given.weights[0], given.ids[0], mlp.up, mlp.down)
+        mixture(given, 0, expected)
     for candidate in wanted:
         try:
             got = output(given, candidate, 0).float()
@@ -164,7 +168,7 @@ def time(given: Problem, wanted: list[Candidate]) -> None:
         }
         share = parts[candidate.kind] / parts["token"]
         rates = f"{share * num_bytes / took / 1e6:5.2f} TB/s {share * operations / took / 1e6:4.0f} TFLOP/s"
-        name = f"T {given.inputs.shape[1]:5d} {candidate.kind:5s} {block_m:3d} x {candidate.text:18s}"
+        name = f"T {given.inputs.shape[1]:5d} {candidate.kind:5s} {block_m:3d} x {candidate.text:20s}"
         lines.append((candidate.kind, -took, f"{name} {took:8.1f} us {rates}"))
     print("\n".join(line for *_, line in sorted(lines)), flush=True)
 
@@ -183,7 +187,15 @@ def _time_one(given: Problem, candidate: Candidate, blocks: list[Blocks], top_k:
     out = torch.empty(given.ids[0].numel(), mlp.down.shape[1], device="cuda", dtype=torch.bfloat16)
     return microseconds(
         lambda i: experts.multiply(
-            out, inner, mlp.down, None, blocks[i], tile, weights=given.weights[i], is_sorted=True
+            out,
+            inner,
+            mlp.down,
+            None,
+            blocks[i],
+            tile,
+            weights=given.weights[i],
+            is_sorted=True,
+            scale=mlp.down_scale,
         )
     )
 
@@ -193,6 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="qwen3-30b-a3b", choices=SIZES)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 8, 64, 256, 2048, 8192])
+    parser.add_argument("--scales", default="none", choices=("none", "output", "block"))
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("INDEX", "COUNT"))
     args = parser.parse_args()
@@ -200,7 +213,7 @@ def main() -> None:
     index, count = args.part
     for num_tokens in args.tokens:
         wanted = list(candidates(num_tokens, num_tokens * top_k / num_experts))[index::count]
-        (check if args.check else time)(problem(args.sizes, num_tokens), wanted)
+        (check if args.check else time)(problem(args.sizes, num_tokens, args.scales), wanted)
     print(f"{CALLS} calls a graph", flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from llm_kernels.checks import check_gate_options, check_grouped_linear, check_inner_contiguous
 from llm_kernels.expert_mlp import ExpertMlp
+from llm_kernels.fp8_format import GROUP
 from llm_kernels.triton import experts_kernels as kernels
 from llm_kernels.triton import experts_token_kernels as token_kernels
 from llm_kernels.triton.activation import activation_number
@@ -66,7 +68,9 @@ def moe(
     if is_by_token(num_tokens, num_experts):
         moe_by_token(out_TE, x_TE, weights, ids, mlp, TOKEN_TILES)
     else:
-        moe_by_expert(out_TE, x_TE, weights, ids, mlp, expert_tiles(x_TE.dtype, ids.numel(), num_experts))
+        is_quantized = mlp.up_scale is not None
+        tiles = expert_tiles(x_TE.dtype, ids.numel(), num_experts, is_quantized=is_quantized)
+        moe_by_expert(out_TE, x_TE, weights, ids, mlp, tiles)
 
 
 def moe_by_token(
@@ -192,6 +196,7 @@ def multiply_up(
 ) -> torch.Tensor:
     """The experts' inner layer after the activation, a row a place in the blocks: [B * block_m, I]."""
     inner_size, in_size = mlp.down.shape[2], x_TE.shape[1]
+    tile = _scaled_by_step(tile, mlp.up_scale)
     inner = x_TE.new_empty(blocks.pairs.numel(), inner_size)
     num_blocks = blocks.experts.numel()
     weight = _described(mlp.up, tile)
@@ -238,6 +243,7 @@ def multiply(
     """Row p of `out`: pair p times its expert's weights; the rows of `x` lie by pair, or sorted."""
     out_size, in_size = weight.shape[1:]
     num_blocks = blocks.experts.numel()
+    tile = _scaled_by_step(tile, scale)
     described = _described(weight, tile)
     rows: Any = x
     if is_sorted and described is not None:
@@ -303,6 +309,11 @@ def _tile_options(tile: Tile, block_m: int, dtype: torch.dtype, in_size: int) ->
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
     }
+
+
+def _scaled_by_step(tile: Tile, scale: torch.Tensor | None) -> Tile:
+    """The tile whose steps lie in one block of 128 inputs, where scales are a block."""
+    return tile if _scales(scale) < 2 or tile.block_k <= GROUP else replace(tile, block_k=GROUP)
 
 
 def _described(weight: torch.Tensor, tile: Tile) -> TensorDescriptor | None:

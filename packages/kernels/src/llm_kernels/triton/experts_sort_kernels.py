@@ -144,9 +144,9 @@ def scatter_kernel(
         first_rows += tl.load(offsets + experts * num_chunks + chunk, mask=is_expert, other=0)
         pair = chunk * CHUNK + tl.arange(0, CHUNK)
         given = _load_ids(ids, pair, num_pairs, num_experts)
-        is_own = (given[:, None] == experts[None, :]).to(tl.int32)
-        places = tl.cumsum(is_own, axis=0) - 1 + first_rows[None, :]
-        at = tl.sum(is_own * places, axis=1)
+        lane = tl.arange(0, CHUNK)
+        is_before = (given[:, None] == given[None, :]) & (lane[:, None] > lane[None, :])
+        at = tl.gather(first_rows, given, axis=0) + tl.sum(is_before.to(tl.int32), axis=1)
         tl.store(pairs + at, pair, mask=given < num_experts)
     else:
         expert = chunk - num_chunks
