@@ -97,7 +97,7 @@ def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags)
     if name == "decode":
         constants |= {"IS_SPLIT": True, "HAS_PREFIX": True, "LEAST_BLOCKS": 2, **EARLY}
     elif name == "prefix":
-        constants |= {"BLOCK_Q": tile.block_m // 4, **EARLY}
+        constants |= {"BLOCK_Q": tile.block_m // 4, "GROUPS": 8, **EARLY}
         for flag in ("HAS_WINDOW", "HAS_CHUNK", "HAS_SINKS"):
             del constants[flag]
     else:

@@ -107,6 +107,21 @@ def test_many_rows_make_several_tiles(make_attention_case, share_prefixes, relat
 
 
 @inside
+@pytest.mark.parametrize("options", [{}, {"sinks": SINKS}], ids=["plain", "sinks"])
+def test_rows_that_fill_the_device_are_not_split(
+    make_attention_case, share_prefixes, relative_error, options
+):
+    """Then the decode kernel adds the parts of the prefix itself."""
+    from llm_kernels.triton.attention_decode import num_splits
+
+    case = make_attention_case([(1, 40 + 3 * i) for i in range(33)], num_kv_heads=4, head_size=16)
+    assert num_splits(33 * 4, 8) == 1
+    share_prefixes(case, [([5, 20, 6, 7], 48), (list(range(9, 19)), 64)])
+    with ops.use_backend("paged_attention", "triton_interpreter"):
+        assert relative_error(case.run(**options), case.expected(**options)) < 1e-5
+
+
+@inside
 def test_no_group_in_use(make_attention_case, share_prefixes, relative_error):
     case = make_attention_case([(1, 90), (1, 0), (1, 600)], head_size=16)
     share_prefixes(case, [])

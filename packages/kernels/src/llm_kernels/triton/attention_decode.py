@@ -20,8 +20,8 @@ LEAST_KEYS_PER_SPLIT = 128
 _MAX_SPLITS = 64
 _MAX_PREFIX_PARTS = 16
 # Programs that a multiprocessor runs side by side, and how many rounds of them splits may make.
-_PROGRAMS_PER_PROCESSOR = 2
-_MAX_ROUNDS = 4
+_PROGRAMS_PER_PROCESSOR = 4
+_MAX_ROUNDS = 3
 # A number of splits is good enough when no other saves more than this share of the time.
 _TOLERANCE = 1.1
 
@@ -85,9 +85,10 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
     if shared is not None:
         rows_tile = prefix_tile(a.query.dtype, a.widest, a.group, num_rows)
         prefix_parts = _num_prefix_parts(a, num_rows, rows_tile)
-    partial, state = partials(a.out, num_rows, splits, prefix_parts)
+    num_parts = prefix_parts + (splits if splits > 1 else 0)
+    partial, state = partials(a.out, num_rows, num_parts)
     if shared is not None:
-        _attend_prefixes(a, metadata, shared, rows_tile, partial, state, prefix_parts, splits)
+        _attend_prefixes(a, metadata, shared, rows_tile, partial, state, prefix_parts)
     least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
     prefix_lens = metadata.context_lens if shared is None else shared.prefix_lens
     decode_kernel[(num_rows, num_kv_heads, splits)](
@@ -104,15 +105,16 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
         *a.strides(),
         metadata.block_tables.stride(0),
         prefix_parts,
+        num_parts,
         splits,
         *a.scores(),
         LEAST_BLOCKS=least_blocks,
         HAS_PREFIX=shared is not None,
-        IS_SPLIT=splits > 1 or shared is not None,
+        IS_SPLIT=splits > 1,
         **a.constants(tile),
         **launch_options(a.query.device),
     )
-    if splits > 1 or shared is not None:
+    if splits > 1:
         combine(
             a.out,
             partial,
@@ -128,12 +130,9 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
         )
 
 
-def partials(
-    out_THV: torch.Tensor, num_rows: int, splits: int, prefix_parts: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Room for the sums and states of each part; with one part a row, stand-ins that are not written."""
-    parts = prefix_parts + splits
-    if parts == 1:
+def partials(out_THV: torch.Tensor, num_rows: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the sums and states of each part; stand-ins that are not written where there are none."""
+    if parts == 0:
         return out_THV, out_THV
     num_heads, value_size = out_THV.shape[1:]
     shape = (num_rows, num_heads, parts)
@@ -213,7 +212,6 @@ def _attend_prefixes(
     partial: torch.Tensor,
     state: torch.Tensor,
     prefix_parts: int,
-    splits: int,
 ) -> None:
     block_q = tile.block_m // a.group
     num_groups = shared.group_lens.numel()
@@ -240,10 +238,11 @@ def _attend_prefixes(
         metadata.block_tables.stride(0),
         num_groups,
         prefix_parts,
-        splits,
+        state.shape[2],
         scale,
         soft_cap,
         BLOCK_Q=block_q,
+        GROUPS=triton.next_power_of_2(num_groups),
         **constants,
         **launch_options(a.query.device),
     )

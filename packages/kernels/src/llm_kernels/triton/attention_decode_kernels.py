@@ -10,7 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from llm_kernels.triton.attention_kernels import row_of_block
 from llm_kernels.triton.attention_softmax import attend_keys, start_softmax
 from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
 
@@ -49,6 +48,36 @@ def state_of(maximum: tl.tensor, weight: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def add_parts(
+    total: tl.tensor,
+    maximum: tl.tensor,
+    weight: tl.tensor,
+    partial: tl.tensor,
+    partial_state: tl.tensor,
+    first_part: tl.tensor,
+    num_parts: tl.tensor,
+    valid: tl.tensor,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The online softmax after further parts, those of a row from `first_part` [M] on."""
+    columns = tl.arange(0, V_PAD)
+    inside = valid[:, None] & (columns < V)[None, :]
+    for part in range(num_parts):
+        at = first_part + part
+        state = tl.load(partial_state + at, mask=valid, other=float("-inf"))
+        others = tl.load(partial + at[:, None] * V + columns[None, :], mask=inside, other=0.0)
+        new_maximum = tl.maximum(maximum, state)
+        shift = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+        fade = tl.exp2(maximum - shift)
+        share = tl.exp2(state - shift)
+        total = total * fade[:, None] + others * share[:, None]
+        weight = weight * fade + share
+        maximum = new_maximum
+    return total, maximum, weight
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def decode_kernel(
     out: tl.tensor,
     partial: tl.tensor,
@@ -75,6 +104,7 @@ def decode_kernel(
     value_stride_head: tl.tensor,
     table_stride: tl.tensor,
     num_prefix_parts: tl.tensor,
+    num_parts: tl.tensor,
     num_splits: tl.tensor,
     scale: tl.tensor,
     soft_cap: tl.tensor,
@@ -102,8 +132,9 @@ def decode_kernel(
 ) -> None:
     """One row, one KV head, one run of its keys. Grid (decode rows, KV heads, splits); row r is token r.
 
-    The one query sees every key from `first` on. With HAS_PREFIX the keys before `prefix_lens` are the other
-    pass's. A row whose keys are one part is written to `out`, others to `partial`.
+    The one query sees every key from `first` on. With HAS_PREFIX the keys before `prefix_lens` are those of
+    the other pass, whose parts a kernel without IS_SPLIT adds to its own. A row whose keys are one part is
+    written to `out`, others to `partial`.
     """
     let_later_start(PDL)
     wait_for_earlier(PDL)
@@ -175,19 +206,32 @@ def decode_kernel(
             False,
             False,
         )
-        total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
         if HAS_CACHE_SCALES:
             total *= tl.load(value_scale + kv_head)
         value_columns = tl.arange(0, V_PAD)
         inside = (member < GROUP)[:, None] & (value_columns < V)[None, :]
+        first_part = (row * tl.num_programs(1) * GROUP + head) * num_parts
+        if HAS_PREFIX and not IS_SPLIT:
+            total, maximum, weight = add_parts(
+                total,
+                maximum,
+                weight,
+                partial,
+                partial_state,
+                first_part,
+                tl.where(first > 0, num_prefix_parts, 0),
+                member < GROUP,
+                V,
+                V_PAD,
+            )
+        total = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
         is_part = False
         if IS_SPLIT:
             is_part = used > 1
             if HAS_PREFIX:
                 is_part = is_part | (first > 0)
         if is_part:
-            parts = num_prefix_parts + num_splits
-            at = (row * tl.num_programs(1) * GROUP + head) * parts + num_prefix_parts + split
+            at = first_part + num_prefix_parts + split
             tl.store(partial + at[:, None] * V + value_columns[None, :], total, mask=inside)
             tl.store(partial_state + at, state_of(maximum, weight), mask=member < GROUP)
         else:
@@ -221,7 +265,7 @@ def prefix_kernel(
     table_stride: tl.tensor,
     num_groups: tl.tensor,
     num_prefix_parts: tl.tensor,
-    num_splits: tl.tensor,
+    num_parts: tl.tensor,
     scale: tl.tensor,
     soft_cap: tl.tensor,
     GROUP: tl.constexpr,
@@ -233,6 +277,7 @@ def prefix_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    GROUPS: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     HAS_ALIBI: tl.constexpr,
     HAS_CACHE_SCALES: tl.constexpr,
@@ -248,12 +293,20 @@ def prefix_kernel(
     wait_for_earlier(PDL)
     kv_head = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
-    index, place = row_of_block(cu_members, 0, num_groups, tl.program_id(0), 1, BLOCK_Q)
-    members_begin = tl.load(cu_members + index)
-    members_end = tl.load(cu_members + index + 1)
+    # Group i begins at block (its first member) // BLOCK_Q + i, which leaves room for all its blocks.
+    groups = tl.arange(0, GROUPS)
+    is_group = groups < num_groups
+    begins = tl.load(cu_members + groups, mask=is_group, other=0)
+    ends = tl.load(cu_members + groups + 1, mask=is_group, other=0)
+    lengths = tl.load(group_lens + groups, mask=is_group, other=0)
+    is_before = is_group & (begins // BLOCK_Q + groups <= tl.program_id(0))
+    is_own = groups == tl.sum(is_before.to(tl.int32), axis=0) - 1
+    members_begin = tl.sum(tl.where(is_own, begins, 0), axis=0)
+    members_end = tl.sum(tl.where(is_own, ends, 0), axis=0)
+    length = tl.sum(tl.where(is_own, lengths, 0), axis=0)
+    place = tl.program_id(0) - tl.sum(tl.where(is_own, begins // BLOCK_Q + groups, 0), axis=0)
     first_member = members_begin + place * BLOCK_Q
     if first_member < members_end:
-        length = tl.load(group_lens + index)
         table_row = tl.load(member_rows + members_begin).to(tl.int64)
         share = tl.cdiv(tl.cdiv(length, BLOCK_N), num_prefix_parts) * BLOCK_N
         key_begin = tl.minimum(part * share, length)
@@ -357,8 +410,7 @@ def prefix_kernel(
         if HAS_CACHE_SCALES:
             total *= tl.load(value_scale + kv_head)
         value_columns = tl.arange(0, V_PAD)
-        parts = num_prefix_parts + num_splits
-        at = (row * tl.num_programs(1) * GROUP + head) * parts + part
+        at = (row * tl.num_programs(1) * GROUP + head) * num_parts + part
         inside = valid[:, None] & (value_columns < V)[None, :]
         tl.store(partial + at[:, None] * V + value_columns[None, :], total, mask=inside)
         tl.store(partial_state + at, state_of(maximum, weight), mask=valid)

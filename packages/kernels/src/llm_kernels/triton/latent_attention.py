@@ -91,7 +91,7 @@ def _decode(
     head_blocks = triton.cdiv(num_heads, tile.block_m)
     splits = num_splits(num_rows * head_blocks, num_processors(query.device))
     least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
-    partial, state = partials(out, num_rows, splits)
+    partial, state = partials(out, num_rows, splits if splits > 1 else 0)
     latent_decode_kernel[(num_rows, head_blocks, splits)](
         out,
         partial,
