@@ -5,7 +5,8 @@ are joined into one, so what waits is bounded by the request's own length.
 """
 
 import asyncio
-from dataclasses import replace
+
+import msgspec
 
 from llm_engine.errors import EngineError
 from llm_engine.outputs import RequestDelta
@@ -54,7 +55,7 @@ class Mailbox:
 
 def join_deltas(first: RequestDelta, second: RequestDelta) -> RequestDelta:
     """Two deltas of one choice, the second following the first, as one."""
-    return replace(
+    return msgspec.structs.replace(
         second,
         text=first.text + second.text,
         token_ids=first.token_ids + second.token_ids,

@@ -30,16 +30,14 @@ class OutputCollector:
         self._choices = [_Choice() for _ in range(num_choices)]
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self._num_cached_tokens = 0
+        self._num_ended = 0
         self.error: EngineError | None = None
         """The error that ended the request, if one did."""
 
     @property
     def finished(self) -> bool:
         """Whether all choices have ended, or the request failed."""
-        ended = (
-            choice.last is not None and choice.last.finish_reason is not None for choice in self._choices
-        )
-        return self.error is not None or all(ended)
+        return self.error is not None or self._num_ended == len(self._choices)
 
     def put(self, item: RequestDelta | EngineError) -> None:
         """Take the next delta, or the error that ends the request."""
@@ -54,6 +52,8 @@ class OutputCollector:
         if item.index == 0:
             self._prompt_logprobs = item.prompt_logprobs or self._prompt_logprobs
             self._num_cached_tokens = max(self._num_cached_tokens, item.num_cached_tokens)
+        if item.finish_reason is not None and (choice.last is None or choice.last.finish_reason is None):
+            self._num_ended += 1
         choice.last = item
 
     def output(self) -> RequestOutput:

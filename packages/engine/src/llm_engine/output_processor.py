@@ -1,7 +1,7 @@
 """Owns the way from step outputs to deltas of text, tokens and logprobs; knows nothing of queues or loops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from llm_tokenizer import Tokenizer
@@ -143,12 +143,18 @@ class OutputProcessor:
         params = live.params
         token_ids = () if params.max_tokens == 0 else tuple(row.tokens)
         choice.num_output_tokens += len(token_ids)
-        return replace(
-            _delta(live, choice, text=text, token_ids=token_ids, finish_reason=finish_reason),
+        return RequestDelta(
+            request_id=live.request_id,
+            index=choice.index,
+            text=text,
+            token_ids=token_ids,
             logprobs=None if params.logprobs is None else (row.logprobs or ())[: len(token_ids)],
-            prompt_logprobs=row.prompt_logprobs,
+            finish_reason=finish_reason,
             stop_reason=stop_reason,
+            num_prompt_tokens=len(live.prompt.token_ids),
             num_cached_tokens=row.num_cached_tokens,
+            num_output_tokens=choice.num_output_tokens,
+            prompt_logprobs=row.prompt_logprobs,
         )
 
     def _fail(self, live: LiveRequest, error: EngineError, followup: Followup) -> None:

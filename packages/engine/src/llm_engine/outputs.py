@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -23,8 +25,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDelta:
+class RequestDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What one choice of a request gained since the delta before it.
 
     Joined over all deltas of an index, `text`, `token_ids` and `logprobs` give the whole answer. A delta may
