@@ -117,6 +117,22 @@ def test_experts_are_read_as_far_as_someone_chose_them(tmp_path):
         assert floor.step_ms == pytest.approx(1e3 * (2 * (dense + chosen) + kv_bytes) / 4.27e12)
 
 
+def test_fp8_weights_and_cache(tmp_path):
+    plain = predict(tmp_path, TINY_MODELS["dense"])
+    plan = predict(tmp_path, TINY_MODELS["dense"], quantization="fp8", kv_cache_dtype="fp8")
+    model = load_model(
+        resolve(str(tmp_path)),
+        dtype=torch.bfloat16,
+        device="cpu",
+        load_format="dummy",
+        quantization="fp8",
+    )
+    assert plan.memory.weights_bytes == sum(tensor.nbytes for tensor in model.parameters())
+    assert plan.memory.weights_bytes < plain.memory.weights_bytes
+    assert plan.kv_bytes_per_token * 2 == plain.kv_bytes_per_token
+    assert plan.floors[0].step_ms < plain.floors[0].step_ms
+
+
 def test_many_rows_are_bound_by_arithmetic(tmp_path):
     slow = find_gpu("l40s")
     plan = predict(tmp_path, QWEN3_8B, slow, max_model_len=1024, max_num_seqs=64, max_num_batched_tokens=512)

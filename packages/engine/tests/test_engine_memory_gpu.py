@@ -85,6 +85,7 @@ def test_what_was_planned_is_used(tmp_path, config):
         memory_bytes=total,
         read_bytes_per_s=known.read_bytes_per_s,
         flops_per_s=known.flops_per_s,
+        fp8_flops_per_s=known.fp8_flops_per_s,
         is_measured=False,
     )
     folder = folder_of(tmp_path, config)

@@ -5,7 +5,7 @@ activations of the largest step are estimated from the shapes of the matrices, a
 libraries take is a constant.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from math import prod
 
@@ -14,13 +14,15 @@ from llm_models import DecoderSpec, ModelFiles, is_native, is_pooling, resolve, 
 from llm_models.blocks.moe import MoE
 from llm_models.config import architecture_name
 from llm_models.decoder import decoder_caches, decoder_parameters
+from llm_models.loading.scaled import imagined_parameters
 from llm_models.parameters import Parameter, Shard
+from llm_models.quantization import read_scheme
 
 from llm_engine.core.startup import CUDA_BATCHED_TOKENS, as_startup_errors
 from llm_engine.errors import InvalidOption, StartupError
 from llm_engine.gpus import Gpu
 from llm_engine.options import EngineOptions
-from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
+from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.devices import pick_dtype
 from llm_engine.worker.kv_groups import KVLayout
@@ -109,10 +111,13 @@ def _predict(options: EngineOptions, gpu: Gpu, files: ModelFiles, spec: DecoderS
     if options.max_model_len is not None and options.max_model_len > limit:
         raise InvalidOption("max_model_len", f"must be from 1 to the model's {limit}")
     shard = Shard(0, options.tensor_parallel_size)
-    parameters = decoder_parameters(spec, shard)
+    parameters: Sequence[Parameter] = decoder_parameters(spec, shard)
+    scheme = read_scheme(files.config, options.quantization)  # type: ignore[arg-type]  # checked by the options
+    if scheme is not None:
+        parameters = imagined_parameters(parameters, spec.names, scheme)
     dtype = pick_dtype(options.dtype, torch.device("cuda"), files.config)
     longest = options.max_model_len or limit
-    caches = decoder_caches(spec, shard)
+    caches = caches_in(options.kv_cache_dtype, decoder_caches(spec, shard))
     layout = choose_layout(
         caches,
         LayoutOptions(
@@ -218,30 +223,28 @@ class _Reading:
     """What a decode step must read of the weights and multiply by them."""
 
     def __init__(self, spec: DecoderSpec, parameters: Iterable[Parameter], dtype: torch.dtype) -> None:
-        self._dense_bytes = self._dense_numbers = 0.0
-        self._experts: list[tuple[float, float, float]] = []
+        # (bytes, numbers, share that a token needs, whether they are e4m3)
+        self._parts: list[tuple[float, float, float, bool]] = []
         for parameter in parameters:
-            size = float(prod(parameter.shape))
-            num_bytes = size * (parameter.dtype or dtype).itemsize
-            layer, _ = _place(parameter.name)
             if parameter.name.startswith("embedding.") and not spec.head.tied:
                 continue  # a row a token
-            if parameter.lead == 1 or layer is None:
-                self._dense_bytes += num_bytes
-                self._dense_numbers += size
-            else:
+            size, of = float(prod(parameter.shape)), parameter.dtype or dtype
+            layer, _ = _place(parameter.name)
+            share = 1.0
+            if parameter.lead > 1 and layer is not None:
                 share = min(1.0, _top_k(spec.layers[layer]) / parameter.shape[0])
-                self._experts.append((num_bytes, size, share))
+            self._parts.append((size * of.itemsize, size, share, of == torch.float8_e4m3fn))
 
-    def num_bytes(self, rows: int) -> float:
+    def read_bytes(self, rows: int) -> float:
         """Bytes of the weights that so many tokens read: of the experts, those that anyone chose."""
-        touched = sum(num_bytes * (1 - (1 - share) ** rows) for num_bytes, _, share in self._experts)
-        return self._dense_bytes + touched
+        return sum(num_bytes * (1 - (1 - share) ** rows) for num_bytes, _, share, _ in self._parts)
 
-    def operations(self, rows: int) -> float:
-        """Of the matrix products of so many tokens."""
-        chosen = sum(size * share for _, size, share in self._experts)
-        return 2 * rows * (self._dense_numbers + chosen)
+    def arithmetic_s(self, rows: int, gpu: Gpu) -> float:
+        """Seconds of the matrix products of so many tokens."""
+        return sum(
+            2 * rows * size * share / (gpu.fp8_flops_per_s if is_fp8 else gpu.flops_per_s)
+            for _, size, share, is_fp8 in self._parts
+        )
 
 
 def _floors(
@@ -256,6 +259,6 @@ def _floors(
     pages = layout.pages(context)
     for rows in _ROWS:
         if rows <= options.max_num_seqs and rows * pages <= num_blocks:
-            read_s = (reading.num_bytes(rows) + rows * pages * layout.page_bytes) / gpu.read_bytes_per_s
-            step_s = max(read_s, reading.operations(rows) / gpu.flops_per_s)
+            read_s = (reading.read_bytes(rows) + rows * pages * layout.page_bytes) / gpu.read_bytes_per_s
+            step_s = max(read_s, reading.arithmetic_s(rows, gpu))
             yield DecodeFloor(rows=rows, context=context, step_ms=1e3 * step_s, tokens_per_s=rows / step_s)

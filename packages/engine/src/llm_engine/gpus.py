@@ -18,6 +18,7 @@ class Gpu:
         memory_bytes: What the driver reports as its memory.
         read_bytes_per_s: Rate of reading memory.
         flops_per_s: Dense bf16 operations a second; a multiply-add is two.
+        fp8_flops_per_s: The same of e4m3 weights; the rate of bf16 where the GPU has no such products.
         is_measured: Whether the rates were measured here; else they are the maker's.
     """
 
@@ -26,6 +27,7 @@ class Gpu:
     memory_bytes: int
     read_bytes_per_s: float
     flops_per_s: float
+    fp8_flops_per_s: float
     is_measured: bool
 
 
@@ -39,6 +41,7 @@ def known_gpus() -> dict[str, Gpu]:
             memory_bytes=row["memory_mib"] * 2**20,
             read_bytes_per_s=row["read_gb_s"] * 1e9,
             flops_per_s=row["bf16_tflops"] * 1e12,
+            fp8_flops_per_s=row.get("fp8_tflops", row["bf16_tflops"]) * 1e12,
             is_measured=row.get("measured", False),
         )
         for name, row in table.items()
