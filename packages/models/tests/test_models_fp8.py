@@ -1,10 +1,16 @@
 """e4m3 checkpoints and quantization at load: equal to the model with the weights that they stand for."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
+from llm_kernels import ops
 from llm_models import (
     ConfigError,
     MissingTensor,
@@ -14,6 +20,8 @@ from llm_models import (
     resolve,
     spec_for,
 )
+from llm_models.blocks.linear import Matrix
+from llm_models.blocks.narrow import Narrow
 from llm_models.check import check_checkpoint
 from llm_models.decoder import decoder_parameters
 from llm_models.load import _load
@@ -22,6 +30,9 @@ from llm_models.parameters import Shard
 from llm_models.quantization import AT_LOAD, Scheme, read_scheme
 from safetensors.torch import load_file, save_file
 
+# Triton's interpreter must be chosen before triton is imported.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process test_in_the_interpreter starts")
 # Sizes that blocks of 128 fit, also on two ranks.
 SIZES = {"hidden_size": 256, "head_dim": 128, "intermediate_size": 512, "num_hidden_layers": 2}
 TOKENS = [5, 7, 11, 13, 17, 19, 23, 2, 1]
@@ -374,3 +385,73 @@ def test_gguf_is_quantized_at_load():
     model = load("smollm2", torch.bfloat16, quantization="fp8")
     kinds = {tensor.dtype for key, tensor in model.named_parameters() if key.endswith("down.weight")}
     assert kinds == {E4M3}
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the inner process")
+def test_in_the_interpreter():
+    pytest.importorskip("triton")
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(Path(__file__)),
+            "-k",
+            "fused_quantization",
+        ],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 4
+
+
+@inside
+@pytest.mark.parametrize("name", ["fp8-block", "compressed-channel", "fp8-static", None])
+def test_fused_quantization_equals_that_of_the_linear_layers(
+    make_reference, tmp_path, paged_run, monkeypatch, name
+):
+    reference = make_reference("qwen3", **SIZES | {"num_hidden_layers": 1})
+    if name is None:
+        reference.save_pretrained(tmp_path)
+    narrow, wide = (tmp_path, tmp_path) if name is None else write(reference, tmp_path, name)
+    option = {"quantization": "fp8"} if name is None else {}
+    model = load_model(resolve(str(narrow)), dtype=torch.float32, device="cpu", **option)
+    exact = load_model(resolve(str(wide)), dtype=torch.float32, device="cpu")
+    read: list[bool] = []
+    call = Matrix.__call__
+
+    def watched(self, x_TI):
+        read.append(isinstance(x_TI, Narrow))
+        return call(self, x_TI)
+
+    def logits(of):
+        read.clear()
+        return paged_run(of).step({"a": TOKENS})["a"]
+
+    monkeypatch.setattr(Matrix, "__call__", watched)
+    with ops.use_backend("fp8_linear", "triton_interpreter"):
+        fused, reads = logits(model), list(read)
+        monkeypatch.setattr(Matrix, "room", lambda *_: None)
+        apart = logits(model)
+        assert not any(read)
+    expected = logits(exact)
+    # The input projections behind norms, and the output projection behind the gate; static scales stay.
+    assert reads == ([True, False, True, True] if name != "fp8-static" else [False] * 4)
+    error = (fused - expected).norm() / expected.norm()
+    assert error > 1e-4
+    if name == "fp8-static":  # Its scales are made up, and cut off much.
+        assert torch.equal(fused, apart)
+    else:
+        # The fused ops take the reference's cast here, the linear layers the interpreter's, which loses
+        # carries (see the tests of the kernels).
+        assert error < 0.2
+        assert (fused - apart).norm() / apart.norm() < 0.2

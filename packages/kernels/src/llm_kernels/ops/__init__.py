@@ -10,7 +10,7 @@ from llm_kernels.ops.causal_conv import causal_conv1d
 from llm_kernels.ops.decode_inputs import prepare_decode, store_tokens
 from llm_kernels.ops.delta_rule import gated_delta_rule
 from llm_kernels.ops.experts import grouped_linear, moe
-from llm_kernels.ops.fp8_linear import fp8_linear, fp8_product
+from llm_kernels.ops.fp8_linear import fp8_linear, fp8_product, fp8_quantizes_from
 from llm_kernels.ops.gated_linear import gated_linear
 from llm_kernels.ops.kv_write import write_kv, write_latent
 from llm_kernels.ops.latent_attention import latent_attention
@@ -46,6 +46,7 @@ __all__ = [
     "draw_tokens",
     "fp8_linear",
     "fp8_product",
+    "fp8_quantizes_from",
     "fused_add_layer_norm",
     "fused_add_rms_norm",
     "gated_activation",

@@ -69,6 +69,28 @@ def fp8_linear(
     return linear(x_TI, weight_OI, weight_scale, bias_O, input_scale)
 
 
+def fp8_quantizes_from(weight_OI: torch.Tensor, weight_scale: torch.Tensor, dtype: torch.dtype) -> int | None:
+    """The fewest tokens that `fp8_linear` quantizes; None: it computes with `x` as it is.
+
+    From there on it pays to let the op before write e4m3 (`rms_norm_fp8`, `gated_activation_fp8`) and to call
+    `fp8_product`.
+
+    Args:
+        weight_OI: As in `fp8_linear`.
+        weight_scale: As in `fp8_linear`.
+        dtype: Of `x`.
+    """
+    features = BLOCK_SCALES if weight_scale.ndim == 2 else PLAIN
+    name = FP8_LINEAR.choose(weight_OI.device, dtype, weight_OI.shape[1], features).name
+    if name == "torch":
+        return None
+    if name != "cuda":
+        return 1
+    from llm_kernels.cuda.linear import MOST_TOKENS
+
+    return MOST_TOKENS + 1
+
+
 def fp8_product(
     values_TI: torch.Tensor,
     scales_TG: torch.Tensor,

@@ -1,22 +1,26 @@
 """Linear layers with e4m3 weights on the GPU: activations are quantized, and e4m3 multiplies e4m3.
 
-Scales a token and an output go to torch's product where it takes the problem; blocks of scales, other number
-formats and odd sizes go to a Triton kernel.
+Where torch's product takes the problem it gets it (cuBLASLt); other number formats, odd sizes and what it has
+no scales for go to a Triton kernel.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 import triton
 
 from llm_kernels.checks import check_inner_contiguous
-from llm_kernels.fp8_format import E4M3, check_contiguous, num_groups
+from llm_kernels.fp8_format import E4M3, GROUP, check_contiguous, num_groups
 from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
 from llm_kernels.triton.fp8_linear_kernels import scaled_product_kernel
 from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
-# torch's product wants both sizes of the weight to be multiples of this.
+# torch's product wants both sizes of the weight to be multiples of the first, and with scales a block of the
+# second: it reads rows of the weight's scales, which must then be multiples of 16 bytes.
 _TORCH_MULTIPLE = 16
+_TORCH_BLOCK_MULTIPLE = 4 * GROUP
 
 
 def fp8_linear(
@@ -49,16 +53,22 @@ def fp8_product(
     check_contiguous("weight_OI", weight_OI)
     if weight_scale.ndim == 0:
         weight_scale = weight_scale.expand(weight_OI.shape[0])
-    if values_TI.is_cuda and weight_scale.ndim == 1 and _torch_takes(values_TI, weight_OI, dtype):
-        return torch._scaled_mm(
-            values_TI,
-            weight_OI.t(),
-            scale_a=scales_TG,
-            scale_b=weight_scale.contiguous()[None, :],
-            bias=bias_O,
-            out_dtype=dtype,
-            use_fast_accum=True,
-        )
+    if values_TI.is_cuda and dtype == torch.bfloat16 and values_TI.shape[0] > 0:
+        if weight_scale.ndim == 1 and _are_multiples(weight_OI, _TORCH_MULTIPLE):
+            return torch._scaled_mm(
+                values_TI,
+                weight_OI.t(),
+                scale_a=scales_TG,
+                scale_b=weight_scale.contiguous()[None, :],
+                bias=bias_O,
+                out_dtype=dtype,
+                use_fast_accum=True,
+            )
+        if _torch_takes_blocks(values_TI, scales_TG, weight_OI, weight_scale):
+            out_TO = torch._scaled_mm(
+                values_TI, weight_OI.t(), scale_a=scales_TG, scale_b=weight_scale.t(), out_dtype=dtype
+            )
+            return out_TO if bias_O is None else out_TO.add_(bias_O)
     return _product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
 
 
@@ -68,10 +78,25 @@ def empty_scales(tokens: int, size: int, weight_scale: torch.Tensor) -> torch.Te
     return torch.empty((groups, tokens), dtype=torch.float32, device=weight_scale.device).t()
 
 
-def _torch_takes(values_TI: torch.Tensor, weight_OI: torch.Tensor, dtype: torch.dtype) -> bool:
+def _are_multiples(weight_OI: torch.Tensor, of: int) -> bool:
+    return weight_OI.shape[0] % of == 0 and weight_OI.shape[1] % of == 0
+
+
+def _torch_takes_blocks(
+    values_TI: torch.Tensor, scales_TG: torch.Tensor, weight_OI: torch.Tensor, weight_scale: torch.Tensor
+) -> bool:
+    """Hopper alone has these products; they want the scales of a group's tokens side by side."""
     outputs, inputs = weight_OI.shape
-    is_even = outputs % _TORCH_MULTIPLE == 0 and inputs % _TORCH_MULTIPLE == 0
-    return is_even and dtype == torch.bfloat16 and values_TI.shape[0] > 0
+    if outputs % GROUP != 0 or inputs % _TORCH_BLOCK_MULTIPLE != 0 or not weight_scale.is_contiguous():
+        return False
+    tokens = values_TI.shape[0]
+    has_groups = tokens % 4 == 0 and scales_TG.shape[1] > 1 and scales_TG.stride() == (1, tokens)
+    return has_groups and _capability(values_TI.device.index) == (9, 0)
+
+
+@cache
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
 
 
 def _product(

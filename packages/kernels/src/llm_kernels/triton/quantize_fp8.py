@@ -1,6 +1,7 @@
 """Quantization to e4m3 in Triton, alone and behind a norm or a gate; knows nothing about matrix products.
 
-One program holds a row in registers, so that its largest magnitude is known before it is written.
+One program holds a row in registers, so that its largest magnitude is known before it is written; where every
+group has a scale of its own, and nothing else needs the whole row, a piece of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from llm_kernels.triton.activation import activate, activation_number
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 _PLAIN, _NORM, _GATE = 0, 1, 2
+# Numbers a program where a row is cut.
+_PIECE = 2048
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -51,7 +54,7 @@ def _quantize_kernel(
 ) -> None:
     let_later_start(PDL)
     token = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, SIZE)
+    columns = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
     inside = columns < size
     wait_for_earlier(PDL)
     row = x + token * x_stride + columns
@@ -77,7 +80,7 @@ def _quantize_kernel(
     else:
         scale = tl.maximum(tl.max(tl.abs(grouped), axis=1), LEAST_MAGNITUDE) / LARGEST
         quotient = grouped / scale[:, None]
-    group = tl.arange(0, GROUPS)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     at = scales + token * scales_stride_token + group * scales_stride_group
     tl.store(at, scale, mask=group * (SIZE // GROUPS) < size)
     narrow = tl.reshape(quotient, [SIZE]).to(values.dtype.element_ty)
@@ -139,7 +142,10 @@ def _launch(
     if values_TI.numel() == 0:
         return
     padded = max(GROUP, triton.next_power_of_2(size))
-    _quantize_kernel[(tokens,)](
+    has_groups = scales_TG.shape[1] > 1
+    if has_groups and source != _NORM:
+        padded = min(padded, _PIECE)
+    _quantize_kernel[(tokens, triton.cdiv(size, padded))](
         values_TI,
         scales_TG,
         x,
@@ -156,7 +162,7 @@ def _launch(
         HAS_RESIDUAL=residual is not None,
         HAS_WEIGHT=weight is not None,
         HAS_SCALE=scale is not None,
-        GROUPS=1 if scales_TG.shape[1] == 1 else padded // GROUP,
+        GROUPS=padded // GROUP if has_groups else 1,
         SIZE=padded,
         LARGEST=E4M3_MAX,
         LEAST_MAGNITUDE=LEAST,

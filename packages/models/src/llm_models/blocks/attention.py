@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from llm_kernels import ops
 from torch import Tensor
 
-from llm_models.blocks.linear import Linear, SummedLinear
+from llm_models.blocks.linear import Inputs, Linear, SummedLinear
+from llm_models.blocks.narrow import Narrow
 from llm_models.blocks.norm import Norm
 from llm_models.blocks.relative_bias import RelativeBias
 from llm_models.blocks.step import Setup, Step, Weights
@@ -263,7 +264,11 @@ class RunningAttention:
         self._cache = self._take_cache(setup)
         self._is_fused = _has_common_form(spec)
 
-    def run(self, x_TE: Tensor, step: Step) -> Tensor:
+    def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
+        """See `Matrix.room`."""
+        return self._input.room(tokens, dtype)
+
+    def run(self, x_TE: Inputs, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
         tokens, spec = x_TE.shape[0], self._spec
         query, key, value, gate = self._input(x_TE).split_with_sizes(self._sizes, dim=1)

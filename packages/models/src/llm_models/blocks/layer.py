@@ -6,12 +6,14 @@ be added, so that the sum is fused with the norm that comes next.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from llm_models.blocks.norm import Norm, NormOp, normed
+from llm_models.blocks.linear import Inputs
+from llm_models.blocks.narrow import Narrow
+from llm_models.blocks.norm import Norm, NormOp, RMSNormOp, normed
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
 from llm_models.parameters import Parameter, Shard, below, tensor
@@ -22,6 +24,19 @@ class Block(Protocol):
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """Computes the block's output, a new tensor [T, E]; `x_TE` is left as it is."""
+        ...
+
+
+@runtime_checkable
+class NarrowBlock(Protocol):
+    """A block that also reads its input as the norm before it quantized it."""
+
+    def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
+        """Where to write the input of so many tokens quantized; None: it reads the model's number format."""
+        ...
+
+    def run(self, x_TE: Inputs, step: Step) -> Tensor:
+        """As `Block.run`."""
         ...
 
 
@@ -88,6 +103,16 @@ class Stream:
         else:
             norm.add(x, self._sum)
         return x
+
+    @property
+    def sum(self) -> Tensor:
+        """What of the stream is added up so far: its shape and number format are the stream's."""
+        return self._sum
+
+    def normed_into(self, norm: RMSNormOp, room: Narrow) -> None:
+        """Writes the normed stream quantized."""
+        x, self._pending = self._pending, None
+        norm.narrow(room, x, self._sum)
 
     def whole(self) -> Tensor:
         """The stream itself; not to be written to."""
@@ -174,6 +199,7 @@ class RunningBranch:
         "_after",
         "_first",
         "_from_norm",
+        "_narrow",
         "_others",
         "_post",
         "_pre",
@@ -193,16 +219,24 @@ class RunningBranch:
         self._first, self._others = blocks[0], blocks[1:]
         self._pre, self._post, self._after = pre, post, after
         self._scale, self._from_norm = spec.scale, spec.residual_from_norm
+        # Set where nothing but the block reads what the norm writes.
+        self._narrow: tuple[NarrowBlock, RMSNormOp] | None = None
+        if len(blocks) == 1 and isinstance(pre, RMSNormOp) and not spec.residual_from_norm:
+            self._narrow = (blocks[0], pre) if isinstance(blocks[0], NarrowBlock) else None
         self._residual_factor: Tensor | float | None = residual_weight
         if residual_weight is None and spec.residual_scale != 1.0:
             self._residual_factor = spec.residual_scale
 
     def run(self, stream: Stream, step: Step) -> None:
         """Runs the blocks and adds their output to the stream."""
-        x_TE = stream.whole() if self._pre is None else stream.normed(self._pre)
-        out_TE = self._first.run(x_TE, step)
-        for block in self._others:
-            out_TE += block.run(x_TE, step)
+        narrow_TE = self._run_narrow(stream, step)
+        if narrow_TE is not None:
+            out_TE = narrow_TE
+        else:
+            x_TE = stream.whole() if self._pre is None else stream.normed(self._pre)
+            out_TE = self._first.run(x_TE, step)
+            for block in self._others:
+                out_TE += block.run(x_TE, step)
         if self._post is not None:
             self._post.apply(out_TE, out_TE)
         if self._scale != 1.0:
@@ -214,6 +248,17 @@ class RunningBranch:
         stream.add(out_TE)
         if self._after is not None:
             stream.replace(stream.normed(self._after))
+
+    def _run_narrow(self, stream: Stream, step: Step) -> Tensor | None:
+        """The block's output from inputs that its norm quantized; None where it reads no such."""
+        if self._narrow is None:
+            return None
+        block, norm = self._narrow
+        room = block.room(stream.sum.shape[0], stream.sum.dtype)
+        if room is None:
+            return None
+        stream.normed_into(norm, room)
+        return block.run(room, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

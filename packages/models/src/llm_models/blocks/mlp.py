@@ -10,7 +10,8 @@ from llm_kernels import ops
 from torch import Tensor
 
 from llm_models.activations import Activation
-from llm_models.blocks.linear import Linear, SummedLinear
+from llm_models.blocks.linear import Inputs, Linear, SummedLinear
+from llm_models.blocks.narrow import Narrow
 from llm_models.blocks.norm import Norm
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
@@ -84,6 +85,7 @@ class RunningMLP:
         "_inner",
         "_inner_norm",
         "_input",
+        "_is_gate_alone",
         "_scale",
         "_setup",
         "_sparse_above",
@@ -97,22 +99,32 @@ class RunningMLP:
         norm = spec.inner_norm
         self._inner_norm = None if norm is None else norm.build(weights, "inner_norm", split_over=setup)
         self._gate_scale, self._scale = spec.gate_scale, spec.scale
+        self._is_gate_alone = spec.gated and spec.gate_scale == 1.0 and not spec.sparsity and norm is None
         # In standard deviations.
         self._sparse_above = NormalDist().inv_cdf(spec.sparsity) if spec.sparsity else None
         self._setup = setup
         self._activation_parameters = _xielu_parameters(weights) if spec.activation == "xielu" else None
 
-    def run(self, x_TE: Tensor, step: Step) -> Tensor:
+    def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
+        """See `Matrix.room`."""
+        return self._input.room(tokens, dtype)
+
+    def run(self, x_TE: Inputs, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
-        inner_TI = self._activated(x_TE)
-        if self._inner_norm is not None:
-            self._inner_norm.apply(inner_TI, inner_TI)
-        out_TE = self._down(inner_TI)
+        room = self._down.room(x_TE.shape[0], x_TE.dtype) if self._is_gate_alone else None
+        if room is not None:
+            ops.gated_activation_fp8(room.values, room.scales, self._input(x_TE), self._activation)
+            out_TE = self._down(room)
+        else:
+            inner_TI = self._activated(x_TE)
+            if self._inner_norm is not None:
+                self._inner_norm.apply(inner_TI, inner_TI)
+            out_TE = self._down(inner_TI)
         if self._scale != 1.0:
             out_TE *= self._scale
         return out_TE
 
-    def _activated(self, x_TE: Tensor) -> Tensor:
+    def _activated(self, x_TE: Inputs) -> Tensor:
         """[T, E] to what the output projection (or the norm before it) takes, [T, I]."""
         if self._gated and self._gate_scale == 1.0 and self._sparse_above is None:
             return self._input.gated(x_TE, self._activation)

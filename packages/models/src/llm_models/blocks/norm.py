@@ -8,6 +8,7 @@ import torch
 from llm_kernels import ops
 from torch import Tensor
 
+from llm_models.blocks.narrow import Narrow
 from llm_models.blocks.step import Setup, Weights
 from llm_models.parameters import Parameter, tensor
 
@@ -79,6 +80,13 @@ class RMSNormOp:
     def add(self, x: Tensor, residual: Tensor) -> None:
         """In place: adds `x` to `residual`, then `x` becomes the normed sum."""
         ops.fused_add_rms_norm(x, residual, self._weight, self._eps)
+
+    def narrow(self, out: Narrow, x: Tensor | None, residual: Tensor) -> None:
+        """Writes the normed sum quantized; first adds `x`, where there is one, to `residual`, in place."""
+        if x is None:
+            ops.rms_norm_fp8(out.values, out.scales, residual, self._weight, self._eps)
+        else:
+            ops.rms_norm_fp8(out.values, out.scales, x, self._weight, self._eps, residual_TI=residual)
 
 
 class LayerNormOp:
