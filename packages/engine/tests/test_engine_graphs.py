@@ -124,14 +124,24 @@ def test_padding_rows_write_nothing_and_leave_the_others_alone(make_llm):
     assert torch.allclose(padded[:2], exact, atol=1e-6)
 
 
-def test_rows_that_filter_run_beside_graphs_that_do_not_draw(make_llm):
-    params = {"temperature": 0.9, "seed": 3, "top_k": 5}
+@pytest.mark.parametrize(
+    ("params", "kind"),
+    [
+        ({"temperature": 0.9, "seed": 3}, {(True, False)}),
+        ({"temperature": 0.9, "seed": 3, "top_k": 5}, {(True, True)}),
+        ({"temperature": 0.9, "seed": 3, "min_p": 0.1, "top_p": 0.9}, {(True, True)}),
+        ({"temperature": 0.0, "top_k": 5}, {(True, False)}),
+        ({"temperature": 0.9, "seed": 3, "presence_penalty": 0.1}, {(False, False)}),
+        ({"temperature": 0.9, "seed": 3, "min_tokens": 4, "stop_token_ids": [5]},
+         {(False, False), (True, False)}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_drawn_inside_a_graph(make_llm, params, kind):
     expected = [one.token_ids for one in generate(make_llm(graphs=False), **params)]
     other = make_llm(graphs=True)
     assert [one.token_ids for one in generate(other, **params)] == expected
-    graphs = runner_of(other)._graphs
-    assert graphs._graphs
-    assert not any(key.draws for key in graphs._graphs)
+    assert {(key.draws, key.filters) for key in runner_of(other)._graphs._graphs} == kind
 
 
 @pytest.mark.parametrize(("memory_bytes", "num_graphs"), [(0, 0), (500, 1), (1500, 2)])

@@ -140,8 +140,9 @@ class DecodeGraphs:
         _LOG.info("captured the %s of %d rows in %.0f ms", what, key.rows, elapsed_ms)
 
     def _run_eagerly(self, key: GraphKey, arrays: DeviceDecode) -> Tensor:
-        run = self._step.tokens if key.draws else self._step.hidden
-        return run(arrays, shares=key.shares)
+        if key.draws:
+            return self._step.tokens(arrays, shares=key.shares, filters=key.filters)
+        return self._step.hidden(arrays, shares=key.shares)
 
     def _layout(self, num_rows: int) -> DecodeLayout:
         if num_rows not in self._layouts:

@@ -44,6 +44,9 @@ class HostDecode:
         places: int64[B], where to store drawn tokens in the token table, flat; -1: nowhere.
         seeds: int64[B].
         temperature: float32[B].
+        top_p: float32[B]; it and the next two are read only by steps that filter.
+        min_p: float32[B].
+        top_k: int32[B].
         new_columns: int32[G, B], where the row's block table grows; -1: it does not. KV groups stand in the
             order of `SlotTables.table_order`.
         new_blocks: int32[G, B], by which block.
@@ -57,6 +60,9 @@ class HostDecode:
     places: NDArray[np.int64]
     seeds: NDArray[np.int64]
     temperature: NDArray[np.float32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    top_k: NDArray[np.int32]
     new_columns: NDArray[np.int32]
     new_blocks: NDArray[np.int32]
     prefixes: NDArray[np.int32]
@@ -78,6 +84,9 @@ class DeviceDecode:
     places: Tensor
     seeds: Tensor
     temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    top_k: Tensor
     new_columns: Tensor
     new_blocks: Tensor
     prefixes: Tensor
@@ -109,6 +118,9 @@ class DecodeLayout:
             "places": ("int64", row),
             "seeds": ("int64", row),
             "temperature": ("float32", row),
+            "top_p": ("float32", row),
+            "min_p": ("float32", row),
+            "top_k": ("int32", row),
             "new_columns": ("int32", tables),
             "new_blocks": ("int32", tables),
             "prefixes": ("int32", (packed_words(num_rows),)),

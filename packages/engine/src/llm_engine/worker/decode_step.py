@@ -7,7 +7,14 @@ the places in the KV cache. All sizes follow from the number of rows.
 from __future__ import annotations
 
 import torch
-from llm_kernels.ops import AttentionMetadata, SamplingBatch, prepare_decode, sample, store_tokens
+from llm_kernels.ops import (
+    AttentionMetadata,
+    SamplingBatch,
+    draw_tokens,
+    prepare_decode,
+    sample,
+    store_tokens,
+)
 from llm_models.model import Model
 from torch import Tensor
 
@@ -45,9 +52,6 @@ class DecodeStep:
         self._sampled_vocab_size = sampled_vocab_size
         device = model.device
         self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
-        self._ones = torch.ones(max_rows, dtype=torch.float32, device=device)
-        self._zeros = torch.zeros(max_rows, dtype=torch.float32, device=device)
-        self._no_top_k = torch.zeros(max_rows, dtype=torch.int32, device=device)
 
     def hidden(self, inputs: DeviceDecode, *, shares: bool = False) -> Tensor:
         """Computes the hidden states of B rows.
@@ -89,25 +93,39 @@ class DecodeStep:
                 )
         return self._model.forward(input_ids, self._group_metadata.by_cache(by_group), self._caches)
 
-    def tokens(self, inputs: DeviceDecode, *, shares: bool = False) -> Tensor:
+    def tokens(self, inputs: DeviceDecode, *, shares: bool = False, filters: bool = False) -> Tensor:
         """Draws the next token of each row and stores it in the token table.
 
-        For rows that nothing but their temperature concerns; 0 is greedy. Arguments as for `hidden`.
+        For rows that nothing but temperature (0 is greedy) and filters concerns.
+
+        Args:
+            inputs: The rows.
+            shares: As for `hidden`.
+            filters: Whether top-k, top-p and min-p are heeded.
 
         Returns:
             int32[B], -1 where a row's logits were broken; those of padding rows mean nothing.
         """
-        logits = self._model.raw_logits(self.hidden(inputs, shares=shares))[:, : self._sampled_vocab_size]
-        num_rows = len(inputs.slots)
-        drawn = sample(
-            logits,
-            SamplingBatch(
-                temperature=inputs.temperature,
-                top_p=self._ones[:num_rows],
-                min_p=self._zeros[:num_rows],
-                top_k=self._no_top_k[:num_rows],
-                seeds=inputs.seeds,
-                positions=inputs.next_positions,
-            ),
-        )
-        return store_tokens(drawn.tokens, drawn.faults, inputs.places, self._tables.token_ids)
+        hidden = self.hidden(inputs, shares=shares)
+        logits = self._model.raw_logits(hidden)[:, : self._sampled_vocab_size]
+        if filters:
+            drawn = sample(logits, _every_filter(inputs, logits.shape[1]))
+            tokens, faults = drawn.tokens, drawn.faults
+        else:
+            tokens, faults = draw_tokens(logits, inputs.temperature, inputs.seeds, inputs.next_positions)
+        return store_tokens(tokens, faults, inputs.places, self._tables.token_ids)
+
+
+def _every_filter(inputs: DeviceDecode, vocab_size: int) -> SamplingBatch:
+    """The rows' parameters, with nothing decided on the host."""
+    return SamplingBatch(
+        temperature=inputs.temperature,
+        top_p=inputs.top_p,
+        min_p=inputs.min_p,
+        top_k=inputs.top_k,
+        seeds=inputs.seeds,
+        positions=inputs.next_positions,
+        max_top_k=vocab_size,
+        any_top_p=True,
+        any_min_p=True,
+    )

@@ -15,11 +15,13 @@ class GraphKey(NamedTuple):
     Attributes:
         rows: Rows with padding.
         draws: Whether the step draws its tokens as well; else it ends with the hidden states.
+        filters: Whether the draw heeds top-k, top-p and min-p.
         shares: Whether attention reads shared prefixes once for all their rows.
     """
 
     rows: int
     draws: bool = True
+    filters: bool = False
     shares: bool = False
 
 

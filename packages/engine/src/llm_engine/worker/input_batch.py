@@ -93,7 +93,13 @@ def measure(plan: StepPlan, tables: SlotTables, shared: SharedPrefixes) -> HostB
 
 
 def fill_decode(
-    host: HostDecode, plan: StepPlan, batch: HostBatch, tables: SlotTables, params: SlotParams
+    host: HostDecode,
+    plan: StepPlan,
+    batch: HostBatch,
+    tables: SlotTables,
+    params: SlotParams,
+    *,
+    filters: bool,
 ) -> None:
     """Writes the rows of a plan, all of one token, before the padding of a decode step.
 
@@ -103,6 +109,7 @@ def fill_decode(
         batch: Its lengths.
         tables: The slots' tables.
         params: The slots' parameters.
+        filters: Whether the step heeds top-k, top-p and min-p.
     """
     num_rows, slots, lengths = plan.num_rows, plan.slots, batch.context_lens
     host.slots[:num_rows] = slots
@@ -110,6 +117,10 @@ def fill_decode(
     host.next_positions[:num_rows] = lengths
     host.seeds[:num_rows] = params.seeds[slots]
     host.temperature[:num_rows] = params.temperature[slots]
+    if filters:
+        host.top_p[:num_rows] = params.top_p[slots]
+        host.min_p[:num_rows] = params.min_p[slots]
+        host.top_k[:num_rows] = params.top_k[slots]
     places = host.places[:num_rows]
     np.multiply(host.slots[:num_rows], tables.max_tokens, out=places)
     places += lengths

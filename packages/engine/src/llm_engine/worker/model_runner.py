@@ -142,14 +142,16 @@ class ModelRunner:
         if self._graphs is None or batch.max_query_len > 1:
             return None
         draws = self.params.all_plain(plan.slots, batch.context_lens)
-        return self._graphs.choose(GraphKey(plan.num_rows, draws, shares=batch.prefixes is not None))
+        filters = draws and bool(self.params.has_filters[plan.slots].any())
+        shares = batch.prefixes is not None
+        return self._graphs.choose(GraphKey(plan.num_rows, draws=draws, filters=filters, shares=shares))
 
     def _launch_decode(
         self, graphs: DecodeGraphs, choice: Choice, plan: StepPlan, batch: HostBatch, update: TableUpdate
     ) -> PendingStep:
         """A step whose rows all have one token, padded to a size that has a graph or will have."""
         host = graphs.host_arrays(choice.key)
-        fill_decode(host, plan, batch, self.tables, self.params)
+        fill_decode(host, plan, batch, self.tables, self.params, filters=choice.key.filters)
         if batch.prefixes is not None:
             host.prefixes[:] = batch.prefixes.pack(choice.key.rows)
         arrays: dict[str, NDArray[np.generic]] = {}

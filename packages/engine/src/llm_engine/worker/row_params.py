@@ -50,12 +50,11 @@ class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     @property
+    def has_filters(self) -> bool:
+        """Whether top-k, top-p or min-p concern the draw; none of them removes the largest logit."""
+        return self.temperature > 0 and (self.top_p < 1 or self.min_p > 0 or self.top_k > 0)
+
+    @property
     def is_plain(self) -> bool:
-        """Whether nothing but the temperature concerns the draw, and no logprobs are wanted."""
-        filters = self.top_p < 1 or self.min_p > 0 or self.top_k > 0
-        return not (
-            (filters and self.temperature > 0)
-            or self.has_penalties
-            or self.logit_bias
-            or self.logprobs is not None
-        )
+        """Whether the draw needs nothing but temperature and filters, and no logprobs are wanted."""
+        return not (self.has_penalties or self.logit_bias or self.logprobs is not None)

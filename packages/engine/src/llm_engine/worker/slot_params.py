@@ -50,7 +50,8 @@ class SlotParams:
         self.stop_allowed_from = np.zeros(num_slots, np.int32)
         self.has_penalties = np.zeros(num_slots, np.bool_)
         self.has_bias = np.zeros(num_slots, np.bool_)
-        # Nothing but the temperature concerns the draw, once `stop_allowed_from` is reached.
+        self.has_filters = np.zeros(num_slots, np.bool_)
+        # Nothing but temperature and filters concerns the draw, once `stop_allowed_from` is reached.
         self.is_plain = np.ones(num_slots, np.bool_)
         self.wants_prompt_logprobs = np.zeros(num_slots, np.bool_)
         self.bias: dict[int, TokenBias] = {}
@@ -81,6 +82,7 @@ class SlotParams:
         self.num_logprobs[slot] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.num_prompt_tokens[slot] = row.num_prompt_tokens
         self.has_penalties[slot] = params.has_penalties
+        self.has_filters[slot] = params.has_filters
         self.is_plain[slot] = params.is_plain
         self._take_lists(row, params)
 
@@ -90,7 +92,7 @@ class SlotParams:
             self._forget(slot)
 
     def all_plain(self, slots: NDArray[np.int32], positions: NDArray[np.int32]) -> bool:
-        """Whether nothing but temperatures concerns the tokens at `positions`, and no logprobs are wanted."""
+        """Whether only temperatures and filters concern the tokens at `positions`; no logprobs are wanted."""
         if not self.is_plain[slots].all():
             return False
         if self.stop_ids and (positions < self.stop_allowed_from[slots]).any():
