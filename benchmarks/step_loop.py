@@ -6,6 +6,7 @@ python3 benchmarks/step_loop.py --shape qwen3-0.6b --workload W1 --rounds 2
 
 import argparse
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -56,7 +57,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--log", action="store_true", help="show what the engine logs, captures among it")
     arguments = parser.parse_args()
+    if arguments.log:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%S")
 
     from llm_engine import LLM, SamplingParams
 

@@ -28,6 +28,60 @@ CONFIG = {
     "max_position_embeddings": 8192,
     "eos_token_id": 4999,
 }
+SIZES = {
+    name: CONFIG[name]
+    for name in (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+        "eos_token_id",
+    )
+}
+KINDS = {
+    "experts": {
+        **CONFIG,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+    },
+    "windows": {
+        **CONFIG,
+        "architectures": ["Gemma3ForCausalLM"],
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 32,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "latents": {
+        **SIZES,
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 64,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+    },
+}
 OPTIONS = {
     "load_format": "dummy",
     "device": "cuda",
@@ -106,6 +160,19 @@ def test_seeded_draws_are_the_eager_ones(make_llm, params):
     assert tokens_of(llm, prompts, **params) == expected
     assert tokens_of(llm, prompts, **params) == expected
     assert llm.stats().graph_steps > 0
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_other_kinds_of_models(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps(KINDS[kind]))
+    prompts, found = prompts_of(11, longest=90), []
+    for graphs in ("none", "full"):
+        llm = LLM(str(tmp_path), graphs=graphs, **OPTIONS)
+        found.append([tokens_of(llm, prompts, longest=50, temperature=0.0) for _ in range(2)])
+        if graphs == "full":
+            assert llm.stats().graph_steps > 0
+        llm.shutdown()
+    assert found[1] == found[0]
 
 
 def test_logprobs_are_the_eager_ones(make_llm):
