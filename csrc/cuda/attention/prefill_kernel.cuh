@@ -37,7 +37,9 @@ struct PrefillConfig {
   static constexpr int kQueryPanel = kRows * 128;
   static constexpr int kKeyPanel = Panelled ? N * 128 : 1024, kEightKeys = Panelled ? 1024 : kPanels * 1024;
   static constexpr int kQueryBytes = kPanels * kQueryPanel, kKeyBytes = kPanels * N * 128;
-  static constexpr int kKeyOffset = kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
+  // The queries of the next piece are copied during a piece where there is room for both.
+  static constexpr int kQueryStages = 2 * kQueryBytes + 2 * Stages * kKeyBytes + 2048 <= 232448 ? 2 : 1;
+  static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
   static constexpr int kBarrierOffset = kValueOffset + Stages * kKeyBytes;
   static constexpr int kSharedBytes = kBarrierOffset + 256 + 1024;  // the base is moved to a multiple of 1,024
   static constexpr int kProducerRegisters = Groups == 2 ? 40 : 32;
@@ -52,10 +54,10 @@ struct PrefillBarriers {
   __device__ std::uint32_t key_empty(int stage) const { return base + 8 * (Config::kStages + stage); }
   __device__ std::uint32_t value_full(int stage) const { return base + 8 * (2 * Config::kStages + stage); }
   __device__ std::uint32_t value_empty(int stage) const { return base + 8 * (3 * Config::kStages + stage); }
-  __device__ std::uint32_t query_full() const { return base + 8 * (4 * Config::kStages); }
-  __device__ std::uint32_t query_empty() const { return base + 8 * (4 * Config::kStages + 1); }
-  __device__ std::uint32_t piece_full(int slot) const { return base + 8 * (4 * Config::kStages + 2 + slot); }
-  __device__ std::uint32_t piece_empty(int slot) const { return base + 8 * (4 * Config::kStages + 4 + slot); }
+  __device__ std::uint32_t query_full(int stage) const { return base + 8 * (4 * Config::kStages + stage); }
+  __device__ std::uint32_t query_empty(int stage) const { return base + 8 * (4 * Config::kStages + 2 + stage); }
+  __device__ std::uint32_t piece_full(int slot) const { return base + 8 * (4 * Config::kStages + 4 + slot); }
+  __device__ std::uint32_t piece_empty(int slot) const { return base + 8 * (4 * Config::kStages + 6 + slot); }
 };
 
 // Place in a ring of `Size` and the parity of the round; advances in order.
@@ -89,6 +91,35 @@ __device__ __forceinline__ void copy_keys(std::uint32_t to, const CUtensorMap* m
   }
 }
 
+// Where the keys that a lane copies lie: those of box `lane` of a tile. A block past the last one stands for zeros.
+struct Box {
+  int block, offset;
+};
+__device__ __forceinline__ Box box_of(const PrefillParams& params, const Piece& piece, const std::int32_t* table,
+                                      int key, bool is_copied) {
+  if (!is_copied || key >= piece.key_end) return {params.num_blocks, 0};
+  return {table[key / params.rows.block_size], key % params.rows.block_size};
+}
+
+// Deals out pieces: by a counter in device memory, asked one piece ahead, or in turns to and fro over the blocks.
+struct Dealer {
+  std::int32_t* counter;
+  int ahead, round = 0;
+  __device__ __forceinline__ explicit Dealer(std::int32_t* counter) : counter(counter) { ask(); }
+  __device__ __forceinline__ void ask() {
+    if (counter != nullptr && threadIdx.x % 32 == 0) ahead = atomicAdd(counter, 1);
+  }
+  __device__ __forceinline__ int next() {
+    if (counter == nullptr) {
+      const int place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+      return round++ * gridDim.x + place;
+    }
+    const int index = __shfl_sync(0xFFFFFFFFu, ahead, 0);
+    ask();
+    return index;
+  }
+};
+
 // The copying warp: fetches pieces, publishes each, then copies its queries and its keys and values, last keys first.
 template <class Config>
 __device__ __forceinline__ void produce(const PrefillParams& params, const CUtensorMap* query_map,
@@ -96,21 +127,15 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
                                         Piece* pieces, PrefillBarriers<Config> barriers) {
   const int lane = threadIdx.x % 32;
   const PrefillRows& rows = params.rows;
-  const int boxes = Config::kKeys / rows.box_tokens;
-  const int box_bytes = rows.box_tokens / 8 * Config::kEightKeys;
+  const bool is_copying = lane < Config::kKeys / rows.box_tokens;
+  const std::uint32_t lane_bytes = lane * (rows.box_tokens / 8 * Config::kEightKeys);
+  const int lane_keys = lane * rows.box_tokens;
   Ring<Config::kStages> ring;
   Ring<2> slot;
-  unsigned query_parity = 1;
-  int fixed = blockIdx.x;
+  Ring<Config::kQueryStages> query;
+  Dealer dealer(params.tile_counter);
   for (;;) {
-    int index = fixed;
-    if (params.tile_counter != nullptr) {
-      if (lane == 0) index = atomicAdd(params.tile_counter, 1);
-      index = __shfl_sync(0xFFFFFFFFu, index, 0);
-    } else {
-      fixed += gridDim.x;
-    }
-    const Piece piece = find_piece(rows, index);
+    const Piece piece = find_piece(rows, dealer.next());
     if (piece.row >= 0 && piece.num_tokens == 0) continue;
     barrier_wait(barriers.piece_empty(slot.place), slot.parity ^ 1);
     if (lane == 0) {
@@ -119,40 +144,39 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
     }
     slot.advance();
     if (piece.row < 0) break;
-    const int num_tiles = num_key_tiles<Config>(piece);
-    if (num_tiles == 0) continue;
+    int tile = num_key_tiles<Config>(piece) - 1;
+    if (tile < 0) continue;
 
-    barrier_wait(barriers.query_empty(), query_parity);
-    query_parity ^= 1;
+    const std::int32_t* table = rows.block_tables + piece.row * rows.block_tables_stride;
+    int key = piece.key_begin + tile * Config::kKeys + lane_keys;
+    Box box = box_of(params, piece, table, key, is_copying);
+    barrier_wait(barriers.query_empty(query.place), query.parity ^ 1);
     if (lane == 0) {
-      barrier_expect(barriers.query_full(), Config::kPanels * rows.tokens_per_tile * params.group * 128);
+      barrier_expect(barriers.query_full(query.place), Config::kPanels * rows.tokens_per_tile * params.group * 128);
       for (int panel = 0; panel < Config::kPanels; ++panel) {
-        copy_box(tiles + panel * Config::kQueryPanel, query_map, panel * 64, piece.kv_head * params.group,
-                 piece.first_token, barriers.query_full());
+        copy_box(tiles + query.place * Config::kQueryBytes + panel * Config::kQueryPanel, query_map, panel * 64,
+                 piece.kv_head * params.group, piece.first_token, barriers.query_full(query.place));
       }
     }
-    const std::int32_t* table = rows.block_tables + piece.row * rows.block_tables_stride;
-    for (int tile = num_tiles - 1; tile >= 0; --tile) {
-      // Lane i copies the i-th box of keys. A block past the last one stands for zeros.
-      const int key = piece.key_begin + tile * Config::kKeys + lane * rows.box_tokens;
-      int block = params.num_blocks, offset = 0;
-      if (lane < boxes && key < piece.key_end) {
-        block = table[key / rows.block_size];
-        offset = key % rows.block_size;
-      }
-      const std::uint32_t key_tile = tiles + Config::kKeyOffset + ring.place * Config::kKeyBytes + lane * box_bytes;
-      const std::uint32_t value_tile = tiles + Config::kValueOffset + ring.place * Config::kKeyBytes + lane * box_bytes;
+    query.advance();
+    for (; tile >= 0; --tile) {
+      const Box here = box;
+      key -= Config::kKeys;
+      box = box_of(params, piece, table, key, is_copying && tile > 0);
+      const std::uint32_t to = tiles + ring.place * Config::kKeyBytes + lane_bytes;
       barrier_wait(barriers.key_empty(ring.place), ring.parity ^ 1);
       if (lane == 0) barrier_expect(barriers.key_full(ring.place), Config::kKeyBytes);
       __syncwarp();
-      if (lane < boxes) {
-        copy_keys<Config>(key_tile, key_map, offset, piece.kv_head, block, barriers.key_full(ring.place));
+      if (is_copying) {
+        copy_keys<Config>(to + Config::kKeyOffset, key_map, here.offset, piece.kv_head, here.block,
+                          barriers.key_full(ring.place));
       }
       barrier_wait(barriers.value_empty(ring.place), ring.parity ^ 1);
       if (lane == 0) barrier_expect(barriers.value_full(ring.place), Config::kKeyBytes);
       __syncwarp();
-      if (lane < boxes) {
-        copy_keys<Config>(value_tile, value_map, offset, piece.kv_head, block, barriers.value_full(ring.place));
+      if (is_copying) {
+        copy_keys<Config>(to + Config::kValueOffset, value_map, here.offset, piece.kv_head, here.block,
+                          barriers.value_full(ring.place));
       }
       ring.advance();
     }
@@ -378,12 +402,11 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
   const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
   const int member = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int first_row = member * 64 + thread / 32 * 16 + lane / 4;
-  const std::uint32_t queries = tiles + member * 64 * 128;
   const PrefillRows& rows = params.rows;
   const int next = member + 1 == Config::kGroups ? 0 : member + 1;
   Ring<Config::kStages> keys, values;
   Ring<2> slot;
-  unsigned query_parity = 0;
+  Ring<Config::kQueryStages> query;
   if (Config::kPingPong && member == Config::kGroups - 1) named_arrive(kTurn, 256);
 
   for (;;) {
@@ -419,8 +442,8 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       };
       int first_key = piece.key_begin + (num_tiles - 1) * Config::kKeys;
 
-      barrier_wait(barriers.query_full(), query_parity);
-      query_parity ^= 1;
+      const std::uint32_t queries = tiles + query.place * Config::kQueryBytes + member * 64 * 128;
+      barrier_wait(barriers.query_full(query.place), query.parity);
       barrier_wait(barriers.key_full(keys.place), keys.parity);
       hold(scores);
       wgmma_fence();
@@ -470,7 +493,8 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         pack_weights<T>(weights, scores);
       }
 
-      if (lane == 0) barrier_arrive(barriers.query_empty());
+      if (lane == 0) barrier_arrive(barriers.query_empty(query.place));
+      query.advance();
       barrier_wait(barriers.value_full(values.place), values.parity);
       hold(total);
       wgmma_fence();
@@ -504,9 +528,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       barrier_init(barriers.value_full(stage), 1);
       barrier_init(barriers.value_empty(stage), warps);
     }
-    barrier_init(barriers.query_full(), 1);
-    barrier_init(barriers.query_empty(), warps);
     for (int slot = 0; slot < 2; ++slot) {
+      barrier_init(barriers.query_full(slot), 1);
+      barrier_init(barriers.query_empty(slot), warps);
       barrier_init(barriers.piece_full(slot), 1);
       barrier_init(barriers.piece_empty(slot), warps);
     }
