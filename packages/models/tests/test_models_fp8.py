@@ -16,7 +16,9 @@ from llm_models import (
     MissingTensor,
     UnsupportedConfig,
     WrongShape,
+    load_encoder_decoder,
     load_model,
+    load_pooling_model,
     resolve,
     spec_for,
 )
@@ -280,8 +282,8 @@ def test_blocks_that_ranks_cannot_cut_are_widened(make_reference, tmp_path):
     assert torch.equal(torch.cat(ranks, dim=1), whole)
 
 
-def test_experts_and_latent_projections_are_widened(tmp_path, paged_run):
-    """What is no `Linear` takes the model's number format: a router, experts, MLA's absorbed projection."""
+def test_experts_stay_narrow_and_latent_projections_are_widened(tmp_path, paged_run):
+    """What is neither `Linear` nor expert takes the model's number format: a router, MLA's absorbed projection."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.DeepseekV3Config(
@@ -298,6 +300,7 @@ def test_experts_and_latent_projections_are_widened(tmp_path, paged_run):
     model = load(narrow)
     kinds = {key: tensor.dtype for key, tensor in model.named_parameters()}
     assert kinds["layers.0.attention.query.weight"] == kinds["layers.1.mlp.shared.down.weight"] == E4M3
+    assert kinds["layers.1.mlp.experts.input.weight"] == E4M3
     assert kinds["layers.0.attention.key_value.weight"] == torch.float32
     for found, expected in zip(logits(paged_run, model), logits(paged_run, load(wide)), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -455,3 +458,23 @@ def test_fused_quantization_equals_that_of_the_linear_layers(
         # carries (see the tests of the kernels).
         assert error < 0.2
         assert (fused - apart).norm() / apart.norm() < 0.2
+
+
+def test_embedders_and_encoder_decoders_are_quantized_too(tiny, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tiny.save_pretrained(tmp_path / "qwen3")
+    embedder = load_pooling_model(
+        resolve(str(tmp_path / "qwen3")), dtype=torch.float32, device="cpu", quantization="fp8"
+    )
+    config = transformers.T5Config(
+        vocab_size=96, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    both = load_encoder_decoder(
+        resolve(str(tmp_path / "t5")), dtype=torch.float32, device="cpu", quantization="fp8"
+    )
+    for model in (embedder, both):
+        kinds = [parameter.dtype for parameter in model.parameters()]
+        assert kinds.count(E4M3) >= 8
+    vectors = embedder.run([TOKENS])
+    assert vectors[0].isfinite().all()

@@ -91,7 +91,8 @@ class Parameter:
         lead: Dimensions that the parts' rows run over: 1, or 2 for stacked experts.
         shift: Added to every value when it is loaded (norms that scale by 1 + w).
         default: Fill value where the checkpoint does not hold the tensor; None: it must.
-        quantizable: Whether it is the matrix of a linear layer, which also runs on e4m3 weights and scales.
+        quantizable: Whether it is the matrix of a linear layer, or of all experts' layers, which also runs
+            on e4m3 weights and scales.
     """
 
     name: str

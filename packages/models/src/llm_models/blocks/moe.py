@@ -14,7 +14,7 @@ from llm_models.blocks.mlp import MLP, RunningMLP
 from llm_models.blocks.norm import Norm, normed
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
-from llm_models.parameters import Parameter, Part, Shard, below, linear, tensor
+from llm_models.parameters import Parameter, Part, Shard, below, linear, scale_names, tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +153,7 @@ class MoE:
             shape=(count, len(sides) * rows, width),
             lead=2,
             parts=input_parts("weight", width),
+            quantizable=True,
         )
         down = part("down.weight", (width, self.expert_size))
         yield Parameter(
@@ -160,6 +161,7 @@ class MoE:
             shape=(count, width, rows),
             lead=2,
             parts=tuple(replace(found, columns=inner) for found in down),
+            quantizable=True,
         )
         if self.bias:
             yield Parameter(
@@ -198,10 +200,12 @@ class RunningMoE:
     __slots__ = (
         "_down",
         "_down_bias",
+        "_down_scale",
         "_experts_norm",
         "_first_expert",
         "_input",
         "_input_bias",
+        "_input_scale",
         "_latent_in",
         "_latent_out",
         "_num_local",
@@ -220,6 +224,10 @@ class RunningMoE:
         self._router = _RouterOp(spec.router, weights)
         self._input, self._input_bias = weights["experts.input.weight"], weights.get("experts.input.bias")
         self._down, self._down_bias = weights["experts.down.weight"], weights.get("experts.down.bias")
+        # An e4m3 weight has scales beside it.
+        self._input_scale, self._down_scale = (
+            weights.get(scale_names(f"experts.{side}.weight")[0]) for side in ("input", "down")
+        )
         if setup.shard.rank > 0 and self._num_local == spec.num_experts:
             self._down_bias = None  # The sum over the ranks must hold it once.
         norm = spec.experts_norm
@@ -257,6 +265,8 @@ class RunningMoE:
             alpha=spec.alpha,
             weight_input=spec.weight_input,
             zero_experts=spec.zero_experts,
+            up_scale=self._input_scale,
+            down_scale=self._down_scale,
         )
         out_TL = self._setup.sum_ranks(out_TL)
         out_TE = out_TL if self._latent_out is None else self._latent_out(out_TL)

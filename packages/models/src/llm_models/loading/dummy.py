@@ -42,7 +42,11 @@ def fill_random(
         if spec.dtype == E4M3 and scheme is not None:
             wide = torch.empty(spec.shape, dtype=dtype, device=device)
             wide.normal_(0.0, _STANDARD_DEVIATION, generator=generator)
-            quantize(wide, scheme.weights, parameter, parameters[scale_names(spec.name)[0]])
+            scale = parameters[scale_names(spec.name)[0]]
+            last = spec.lead - 1
+            quantize(
+                wide.flatten(0, last), scheme.weights, parameter.flatten(0, last), scale.flatten(0, last)
+            )
         elif spec.name not in scales:
             if spec.kind == "norm":
                 parameter.fill_(1.0)

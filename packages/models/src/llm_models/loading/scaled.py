@@ -87,6 +87,8 @@ def imagined_parameters(wanted: Sequence[Parameter], names: Names, scheme: Schem
     def is_kept(parameter: Parameter) -> bool:
         if not parameter.quantizable or not _has_even_sizes(parameter):
             return False
+        if scheme.weights == "block" and parameter.lead > 1 and not _begin_with_blocks(parameter):
+            return False
         places = [place for part in parameter.parts for place in index.sources(part.name)[:1]]
         return not any(scheme.leaves_out(place.tensor.removesuffix(".weight")) for place in places)
 
@@ -99,9 +101,9 @@ def _with_scales(wanted: Sequence[Parameter], scheme: Scheme, *, kept: set[str])
         if parameter.name not in kept:
             found.append(parameter)
             continue
-        outputs, inputs = parameter.shape
+        *experts, outputs, inputs = parameter.shape
         weight_scale, input_scale = scale_names(parameter.name)
-        shape = scale_shape(scheme.weights, outputs, inputs)
+        shape = (*experts, *scale_shape(scheme.weights, outputs, inputs))
         found += [replace(parameter, dtype=E4M3), _unfilled(weight_scale, shape)]
         if scheme.static_activations:
             found.append(_unfilled(input_scale, (len(parameter.parts),)))
@@ -116,6 +118,11 @@ def _unfilled(name: str, shape: tuple[int, ...]) -> Parameter:
 
 def _has_even_sizes(parameter: Parameter) -> bool:
     return all(size % _MULTIPLE == 0 for part in parameter.parts for size in part.shape)
+
+
+def _begin_with_blocks(parameter: Parameter) -> bool:
+    """Whether each expert's parts begin where blocks of scales do."""
+    return not any(part.taken[0] % BLOCK for part in parameter.parts)
 
 
 def _can_cut_scales(placement: Placement, scheme: Scheme) -> bool:
@@ -205,6 +212,7 @@ class ScaledCopy:
         self.source.copy_view(name, placement.take(self.source.read(name)), destination)
         weight_scale, input_scale = scale_names(placement.parameter)
         scales_OG, out = self._row_scales(placement), self.parameters[weight_scale]
+        out = out.flatten(0, placement.lead - 1)
         start, count = placement.start, len(destination)
         if self.scheme.weights == "block":
             first, end = placement.part.columns or (0, placement.part.shape[1])
@@ -233,7 +241,7 @@ class ScaledCopy:
         view = whole.take(self.source.read(name))
         staged = torch.empty(view.shape, dtype=view.dtype, device=destination.device)
         self.source.copy_view(name, view, staged)
-        scale = self.parameters[scale_names(placement.parameter)[0]]
+        scale = self.parameters[scale_names(placement.parameter)[0]].flatten(0, placement.lead - 1)
         scale = scale[placement.start : placement.start + len(staged)]
         if placement.part.columns is None:
             quantize(staged, self.scheme.weights, destination, scale)
