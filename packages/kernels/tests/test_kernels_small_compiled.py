@@ -23,6 +23,7 @@ ATTENTION_INPUT = {
     "HAS_KEY_WEIGHT": True,
     "INTERLEAVED": False,
     "HEADS": 8,
+    "PARTS": 4,
     "HALF": 64,
     "REST": 0,
     "VALUE": 128,

@@ -1,7 +1,8 @@
 """Norms of heads, rotation and the write to the paged cache in one Triton launch; knows nothing about models.
 
-A program takes a few heads of one token: of the query (written back), of the key or of the value (written to
-the cache). A head is read once; all arithmetic is float32.
+A part is a few heads of one token: of the query (written back), of the key or of the value (written to the
+cache). A program takes one part where tokens are few, and all parts of a token where they are many, so that
+each is large enough. A head is read once; all arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from llm_kernels.attention_input_checks import check_rotate_write_kv
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
-_FEW_TOKENS = 64
+# Measured on an H200 with heads of 128 (benchmarks/gpu/small_kernels.py).
+_FEW_TOKENS = 128
+_MANY_TOKENS = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -53,7 +56,8 @@ def _norm_and_turn(
         rest = tl.load(x + others, mask=is_other, other=0.0).to(tl.float32)
         if HAS_NORM:
             square += tl.sum(rest * rest, axis=1)[:, None]
-    factor = tl.rsqrt(square / head_size + eps)
+    if HAS_NORM:
+        factor = tl.rsqrt(square / head_size + eps)
     if HALF > 0:
         if HAS_NORM:
             a *= factor
@@ -109,54 +113,53 @@ def _rotate_write_kernel(
     HAS_KEY_WEIGHT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     HEADS: tl.constexpr,
+    PARTS: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
     VALUE: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Grid (tokens, blocks of the query's heads, then of the keys', then of the values')."""
+    """Grid (tokens, programs of PARTS parts): the query's, then the keys', then the values'."""
     let_later_start(PDL)
     token = tl.program_id(0).to(tl.int64)
-    query_blocks = tl.cdiv(num_heads, HEADS)
-    kv_blocks = tl.cdiv(num_kv_heads, HEADS)
-    part = tl.program_id(1)
+    query_parts = tl.cdiv(num_heads, HEADS)
+    kv_parts = tl.cdiv(num_kv_heads, HEADS)
     wait_for_earlier(PDL)
-    if part < query_blocks:
-        heads = (part * HEADS + tl.arange(0, HEADS))[:, None]
-        row = query + token * query_stride_token + heads.to(tl.int64) * query_stride_head
-        table = cos_sin
-        if HALF > 0:
-            table += tl.load(positions + token) * cos_sin_stride
-        _norm_and_turn(
-            row,
-            row,
-            query_weight,
-            table,
-            heads < num_heads,
-            half,
-            head_size,
-            eps,
-            HAS_NORM,
-            HAS_QUERY_WEIGHT,
-            INTERLEAVED,
-            HALF,
-            REST,
-        )
-    else:
-        slot = tl.load(slot_mapping + token)
-        if (slot >= 0) & (slot < num_slots):
-            block = slot // block_size
-            offset = slot % block_size
-            if part < query_blocks + kv_blocks:
-                heads = ((part - query_blocks) * HEADS + tl.arange(0, HEADS))[:, None]
+    table = cos_sin
+    if HALF > 0:
+        table += tl.load(positions + token) * cos_sin_stride
+    slot = tl.load(slot_mapping + token)
+    is_written = (slot >= 0) & (slot < num_slots)
+    key_to = key_cache + slot // block_size * key_cache_stride_block
+    key_to += slot % block_size * key_cache_stride_token
+    value_to = value_cache + slot // block_size * value_cache_stride_block
+    value_to += slot % block_size * value_cache_stride_token
+    for part in range(tl.program_id(1) * PARTS, tl.program_id(1) * PARTS + PARTS):
+        if part < query_parts:
+            heads = (part * HEADS + tl.arange(0, HEADS))[:, None]
+            row = query + token * query_stride_token + heads.to(tl.int64) * query_stride_head
+            _norm_and_turn(
+                row,
+                row,
+                query_weight,
+                table,
+                heads < num_heads,
+                half,
+                head_size,
+                eps,
+                HAS_NORM,
+                HAS_QUERY_WEIGHT,
+                INTERLEAVED,
+                HALF,
+                REST,
+            )
+        elif is_written:
+            if part < query_parts + kv_parts:
+                heads = ((part - query_parts) * HEADS + tl.arange(0, HEADS))[:, None]
                 wide = heads.to(tl.int64)
-                to = key_cache + block * key_cache_stride_block + offset * key_cache_stride_token
-                table = cos_sin
-                if HALF > 0:
-                    table += tl.load(positions + token) * cos_sin_stride
                 _norm_and_turn(
                     key + token * key_stride_token + wide * key_stride_head,
-                    to + wide * key_cache_stride_head,
+                    key_to + wide * key_cache_stride_head,
                     key_weight,
                     table,
                     heads < num_kv_heads,
@@ -170,14 +173,13 @@ def _rotate_write_kernel(
                     REST,
                 )
             else:
-                heads = ((part - query_blocks - kv_blocks) * HEADS + tl.arange(0, HEADS))[:, None]
+                heads = ((part - query_parts - kv_parts) * HEADS + tl.arange(0, HEADS))[:, None]
                 wide = heads.to(tl.int64)
                 columns = tl.arange(0, VALUE)[None, :]
                 inside = (heads < num_kv_heads) & (columns < value_size)
                 row = value + token * value_stride_token + wide * value_stride_head + columns
                 copied = tl.load(row, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
-                to = value_cache + block * value_cache_stride_block + offset * value_cache_stride_token
-                tl.store(to + wide * value_cache_stride_head + columns, copied, mask=inside)
+                tl.store(value_to + wide * value_cache_stride_head + columns, copied, mask=inside)
 
 
 def rotate_write_kv(
@@ -230,9 +232,10 @@ def rotate_write_kv(
         return
     half = 0 if cos_sin_cache is None else cos_sin_cache.shape[1] // 2
     num_rest = head_size - 2 * half
-    heads = heads_per_program(num_tokens, head_size)
-    parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
-    _rotate_write_kernel[(num_tokens, parts)](
+    heads = heads_per_part(num_tokens, head_size)
+    num_parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
+    parts = parts_per_program(num_tokens, num_parts)
+    _rotate_write_kernel[(num_tokens, triton.cdiv(num_parts, parts))](
         query_THD,
         key_TKD,
         value_TKV,
@@ -262,6 +265,7 @@ def rotate_write_kv(
         HAS_KEY_WEIGHT=key_weight is not None,
         INTERLEAVED=interleaved,
         HEADS=heads,
+        PARTS=parts,
         HALF=triton.next_power_of_2(half) if half else 0,
         REST=triton.next_power_of_2(num_rest) if num_rest else 0,
         VALUE=triton.next_power_of_2(value_size),
@@ -270,13 +274,19 @@ def rotate_write_kv(
     )
 
 
-def heads_per_program(num_tokens: int, head_size: int) -> int:
-    """One where tokens are few, so that each has many programs; else about 1,024 elements' worth."""
-    if num_tokens <= _FEW_TOKENS:
+def heads_per_part(num_tokens: int, head_size: int) -> int:
+    """One for a single token, so that it has many programs; 512 elements' worth for few, then 1,024."""
+    if num_tokens == 1:
         return 1
-    return max(1, min(8, 1024 // triton.next_power_of_2(head_size)))
+    elements = 512 if num_tokens <= _FEW_TOKENS else 1024
+    return max(1, min(8, elements // triton.next_power_of_2(head_size)))
+
+
+def parts_per_program(num_tokens: int, num_parts: int) -> int:
+    """All parts of a token where tokens are many."""
+    return num_parts if num_tokens >= _MANY_TOKENS else 1
 
 
 def num_warps(heads: int, head_size: int) -> int:
-    """Warps of a program: eight elements a thread."""
-    return max(1, min(8, heads * triton.next_power_of_2(head_size) // 256))
+    """Warps of a program: sixteen elements a thread."""
+    return max(1, min(8, heads * triton.next_power_of_2(head_size) // 512))
