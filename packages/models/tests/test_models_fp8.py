@@ -283,7 +283,7 @@ def test_blocks_that_ranks_cannot_cut_are_widened(make_reference, tmp_path):
 
 
 def test_experts_stay_narrow_and_latent_projections_are_widened(tmp_path, paged_run):
-    """What is neither `Linear` nor expert takes the model's number format: a router, MLA's absorbed projection."""
+    """Neither routers nor the absorbed projection of MLA are linear layers or experts."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.DeepseekV3Config(
