@@ -127,11 +127,14 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
     scale = torch.rand(out_size, device="cuda") if is_float8 else None
     if options.block_scale and is_float8:
         scale = torch.rand(-(-out_size // 128), -(-in_size // 128), device="cuda")
-    out = torch.empty(tokens, out_size // (2 if gate else 1), dtype=x.dtype, device="cuda")
+    token_scale = None
+    if options.quantized:
+        x, token_scale = x.to(weights[0].dtype), torch.rand(tokens, 1, device="cuda")
+    out = torch.empty(tokens, out_size // (2 if gate else 1), dtype=torch.bfloat16, device="cuda")
 
     def ours(plan: Plan) -> Timing:
         def call(i: int) -> None:
-            streamed(out, x, weights[i % len(weights)], None, scale, gate, plan)
+            streamed(out, x, weights[i % len(weights)], None, scale, gate, plan, token_scale)
 
         return timing("ours" if plan == BY_SHAPE else "ours {}/{}/{} {}x{}".format(*plan), call)
 
@@ -141,7 +144,7 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
         swept = [
             ours(plan)
             for plan in plans(out_size, in_size, columns, tokens, bool(gate))
-            if _fits(plan, tokens, scale)
+            if _fits(plan, tokens, scale, token_scale)
         ]
         found += sorted(swept, key=lambda t: t.us)[: options.best]
     return found
@@ -152,10 +155,12 @@ def _torch_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def _fits(plan: Plan, tokens: int, scale: torch.Tensor | None) -> bool:
-    """Whether there is a kernel with the plan's tiles for so many tokens."""
+def _fits(plan: Plan, tokens: int, scale: torch.Tensor | None, token_scale: torch.Tensor | None) -> bool:
+    """Whether there is such a kernel for so many tokens."""
     if scale is None:
         return True
+    if token_scale is not None:
+        return plan[3] == 0
     return plan[0] <= (2 if scale.ndim == 1 or tokens <= 64 else 1)
 
 
@@ -167,6 +172,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--gated", action="store_true", help="gate_up with its activation")
     parser.add_argument("--block-scale", action="store_true", help="fp8 with a scale a 128 x 128 block")
+    parser.add_argument("--quantized", action="store_true", help="fp8 activations too")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--best", type=int, default=2, help="how many plans of a sweep to name")
     parser.add_argument("--json", type=Path)

@@ -44,14 +44,26 @@ void set_scale(kernels::LinearArgs& args, const TensorView& scale) {
   }
 }
 
+void set_token_scale(kernels::LinearArgs& args, const TensorView& scale) {
+  check_shape("scales_TG", scale, {args.num_tokens, 1});
+  check_dtype("scales_TG", scale, kDLFloat, 32, "float32");
+  args.weight_kind = kernels::LinearWeight::kFloat8Both;
+  args.token_scale = data_as<const float>(scale);
+  args.token_scale_stride = scale.stride(0);
+}
+
 void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> bias,
-                         Optional<TensorView> scale, int gate, int tiles, int split, int resident, int rows, int unroll,
+                         Optional<TensorView> scale, Optional<TensorView> token_scale, int gate, int tiles, int split, int resident, int rows, int unroll,
                          bool dependent) {
   guarded([&] {
     check_shape("x_TI", x, {-1, -1});
     check_shape("weight_OI", weight, {-1, -1});
     if (gate < 0 || gate > static_cast<int>(kernels::LinearGate::kGeluTanh)) throw ArgumentError("kind", "unknown");
-    check_dtype("x_TI", x, kDLBfloat, 16, "bfloat16");
+    if (token_scale.has_value()) {
+      check_dtype("x_TI", x, kDLFloat8_e4m3fn, 8, "float8_e4m3fn");
+    } else {
+      check_dtype("x_TI", x, kDLBfloat, 16, "bfloat16");
+    }
     check_dtype("out", out, kDLBfloat, 16, "bfloat16");
     const std::int64_t out_size = weight.size(0);
     check_rows("x_TI", x, x, x.size(0), weight.size(1));
@@ -74,6 +86,9 @@ void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Option
       if (!is_dtype(weight, kDLFloat8_e4m3fn, 8)) throw ArgumentError("weight_OI", "expected float8_e4m3fn");
       args.weight_kind = kernels::LinearWeight::kFloat8;
       set_scale(args, scale.value());
+      if (token_scale.has_value()) set_token_scale(args, token_scale.value());
+    } else if (token_scale.has_value()) {
+      throw ArgumentError("weight_scale", "float8 tokens go with float8 weights");
     } else {
       check_dtype("weight_OI", weight, kDLBfloat, 16, "bfloat16");
     }

@@ -15,10 +15,13 @@ struct Epilogue {
   const __nv_bfloat16* bias;  // or null
   const float* scale;         // of the tensor (stride 0) or of each row (stride 1), or null
   int scale_stride;
+  const float* token_scale;  // of each token, or null
+  std::int64_t token_scale_stride;
   int num_tokens, num_rows;  // of the output
   LinearGate gate;
 
-  __device__ float scaled(int row, float sum) const {
+  __device__ float scaled(int token, int row, float sum) const {
+    if (token_scale != nullptr) sum *= token_scale[token * token_scale_stride];
     if (scale != nullptr) sum *= scale[row * scale_stride];
     return bias == nullptr ? sum : sum + __bfloat162float(bias[row]);
   }
@@ -31,24 +34,24 @@ struct Epilogue {
   }
 
   // The output of row `row`, of which the gate's and the up half's sums are given; that starts at `up_row` of W.
-  __device__ float gated(int row, float gate_sum, float up_sum, int up_row) const {
-    return activated(scaled(row, gate_sum)) * scaled(up_row + row, up_sum);
+  __device__ float gated(int token, int row, float gate_sum, float up_sum, int up_row) const {
+    return activated(scaled(token, row, gate_sum)) * scaled(token, up_row + row, up_sum);
   }
 
   // Rows `row` and `row + 1` of one token.
   __device__ void store(int token, int row, float2 sums) const {
-    store_pair(token, row, scaled(row, sums.x), scaled(row + 1, sums.y));
+    store_pair(token, row, scaled(token, row, sums.x), scaled(token, row + 1, sums.y));
   }
   __device__ void store_gated(int token, int row, float2 gates, float2 ups, int up_row) const {
-    store_pair(token, row, gated(row, gates.x, ups.x, up_row), gated(row + 1, gates.y, ups.y, up_row));
+    store_pair(token, row, gated(token, row, gates.x, ups.x, up_row), gated(token, row + 1, gates.y, ups.y, up_row));
   }
 
   // One row of one token.
   __device__ void store_one(int token, int row, float sum) const {
-    out[token * out_stride + row] = __float2bfloat16_rn(scaled(row, sum));
+    out[token * out_stride + row] = __float2bfloat16_rn(scaled(token, row, sum));
   }
   __device__ void store_gated_one(int token, int row, float gate_sum, float up_sum, int up_row) const {
-    out[token * out_stride + row] = __float2bfloat16_rn(gated(row, gate_sum, up_sum, up_row));
+    out[token * out_stride + row] = __float2bfloat16_rn(gated(token, row, gate_sum, up_sum, up_row));
   }
 
   __device__ void store_pair(int token, int row, float first, float second) const {

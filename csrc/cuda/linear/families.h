@@ -13,6 +13,7 @@ void linear_bf16(const LinearArgs& args, const LinearPlan& plan);
 void gated_linear_bf16(const LinearArgs& args, const LinearPlan& plan);
 void linear_fp8(const LinearArgs& args, const LinearPlan& plan);
 void linear_fp8_block(const LinearArgs& args, const LinearPlan& plan);
+void linear_fp8_both(const LinearArgs& args, const LinearPlan& plan);
 void gated_linear_fp8(const LinearArgs& args, const LinearPlan& plan);
 
 }  // namespace llm_kernels::cuda

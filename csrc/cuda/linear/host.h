@@ -38,6 +38,8 @@ inline Epilogue epilogue_of(const LinearArgs& args) {
   const bool whole_rows = args.scale_kind == LinearScale::kTensor || args.scale_kind == LinearScale::kChannel;
   epilogue.scale = whole_rows ? args.scale : nullptr;
   epilogue.scale_stride = args.scale_kind == LinearScale::kChannel;
+  epilogue.token_scale = args.token_scale;
+  epilogue.token_scale_stride = args.token_scale_stride;
   epilogue.num_tokens = args.num_tokens;
   epilogue.num_rows = args.gate == LinearGate::kNone ? args.out_size : args.out_size / 2;
   epilogue.gate = args.gate;

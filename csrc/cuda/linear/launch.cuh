@@ -35,7 +35,8 @@ void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
 
   const MapShape weight{args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kFloat8,
                         rows,        Kernel::kColumns};
-  const MapShape tokens{args.x, args.num_tokens, args.in_size, args.x_stride, false, N, 64};
+  const MapShape tokens{args.x, args.num_tokens, args.in_size, args.x_stride,
+                        Kind == LinearWeight::kFloat8Both, N, Kernel::kTokenColumns};
   const CUtensorMap weight_map = encode_map(weight), token_map = encode_map(tokens);
 
   const int num_tiles = (params.epilogue.num_rows + rows - 1) / rows;

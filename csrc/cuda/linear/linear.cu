@@ -10,10 +10,14 @@ namespace llm_kernels::cuda {
 namespace {
 
 void check(const LinearArgs& args) {
-  const int unit = args.weight_kind == LinearWeight::kFloat8 ? 16 : 8;
+  const int unit = args.weight_kind == LinearWeight::kBFloat16 ? 8 : 16;
   if (args.num_tokens < 1 || args.num_tokens > 128) throw ArgumentError("x_TI", "expected 1 to 128 tokens");
   if (args.in_size < unit || args.in_size % unit != 0) {
     throw ArgumentError("weight_OI", "expected I a multiple of " + std::to_string(unit));
+  }
+  const bool both = args.weight_kind == LinearWeight::kFloat8Both;
+  if (both && (args.gate != LinearGate::kNone || args.scale_kind == LinearScale::kBlock || args.plan.rows != 0)) {
+    throw ArgumentError("x_TI", "with float8 tokens: no gate, no blocks of scales, no rows");
   }
   const int rows = args.gate == LinearGate::kNone ? 8 : 16;
   if (args.out_size < rows || args.out_size % rows != 0) {
@@ -53,7 +57,7 @@ LinearPlan plan_linear(const LinearArgs& args) {
   if (args.scale_kind == LinearScale::kBlock && args.num_tokens > 64 && args.gate == LinearGate::kNone) plan.tiles = 1;
   if (args.num_tokens > 32) plan.resident = 2;
   const int blocks = std::max(1, args.out_size / (64 * plan.tiles));
-  const int columns = args.weight_kind == LinearWeight::kFloat8 ? 128 : 64;
+  const int columns = args.weight_kind == LinearWeight::kBFloat16 ? 64 : 128;
   const int most = std::max(1, std::min(8, args.in_size / (4 * columns)));  // four steps at least
   while (plan.split * 2 <= most && blocks * plan.split * 2 <= kMultiprocessors * plan.resident) plan.split *= 2;
   return plan;
@@ -69,6 +73,7 @@ void linear(const LinearArgs& args) {
   if (args.weight_kind == LinearWeight::kBFloat16) {
     return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);
   }
+  if (args.weight_kind == LinearWeight::kFloat8Both) return linear_fp8_both(args, plan);
   if (args.gate != LinearGate::kNone) return gated_linear_fp8(args, plan);
   return args.scale_kind == LinearScale::kBlock ? linear_fp8_block(args, plan) : linear_fp8(args, plan);
 }

@@ -25,13 +25,17 @@ struct StreamParams {
 };
 
 // `Tiles` 64-row tiles a block and up to `N` tokens. A step is 128 bytes of each row of W: 64 or, in float8, 128 columns.
+// With bfloat16 tokens float8 weights are widened in registers; with float8 tokens both are multiplied as they are.
 template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
 struct StreamKernel {
-  static constexpr bool kFloat8 = Kind == LinearWeight::kFloat8;
+  static constexpr bool kFloat8 = Kind != LinearWeight::kBFloat16;
+  static constexpr bool kWidens = Kind == LinearWeight::kFloat8;
   static constexpr int kColumns = kFloat8 ? 128 : 64;
   static constexpr int kWeightBytes = Tiles * kTileRows * kTileBytes;
-  static constexpr int kTokenTile = N * kTileBytes;  // 64 columns of bfloat16
-  static constexpr int kTokenBytes = kTokenTile * (kColumns / 64);
+  static constexpr int kTokenTile = N * kTileBytes;
+  static constexpr int kTokenTiles = kWidens ? 2 : 1;  // of a step
+  static constexpr int kTokenColumns = kColumns / kTokenTiles;
+  static constexpr int kTokenBytes = kTokenTile * kTokenTiles;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
   static constexpr int kRows = Tiles * kTileRows;
   static constexpr int kSumStride = kRows + 4;  // floats between the sums of two tokens
@@ -50,8 +54,8 @@ struct StreamKernel {
 
   static __device__ void copy_tokens(const CUtensorMap* map, std::uint32_t to, std::uint32_t full, int step) {
 #pragma unroll
-    for (int part = 0; part < kColumns / 64; ++part) {
-      copy_box(to + part * kTokenTile, map, step * kColumns + part * 64, 0, full, false);
+    for (int part = 0; part < kTokenTiles; ++part) {
+      copy_box(to + part * kTokenTile, map, step * kColumns + part * kTokenColumns, 0, full, false);
     }
   }
 
@@ -107,20 +111,26 @@ struct StreamKernel {
     }
   }
 
-  static __device__ void multiply_bf16(float (&sum)[Tiles][N / 2], std::uint32_t stage) {
+  // Both operands from shared memory, 32 bytes of each row at a time.
+  static __device__ void multiply_shared(float (&sum)[Tiles][N / 2], std::uint32_t stage) {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const std::uint64_t b = swizzled_tile(stage + kWeightBytes + 32 * k);
 #pragma unroll
       for (int tile = 0; tile < Tiles; ++tile) {
-        wgmma<N>(sum[tile], swizzled_tile(stage + tile * kTileRows * kTileBytes + 32 * k), b, true);
+        const std::uint64_t a = swizzled_tile(stage + tile * kTileRows * kTileBytes + 32 * k);
+        if constexpr (kFloat8) {
+          wgmma_e4m3<N>(sum[tile], a, b, true);
+        } else {
+          wgmma<N>(sum[tile], a, b, true);
+        }
       }
     }
     wgmma_commit();
   }
 
-  static __device__ void multiply_float8(float (&sum)[Tiles][N / 2], std::uint32_t stage, bool add) {
+  static __device__ void multiply_widened(float (&sum)[Tiles][N / 2], std::uint32_t stage, bool add) {
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
 #pragma unroll
     for (int tile = 0; tile < Tiles; ++tile) {
@@ -154,7 +164,7 @@ struct StreamKernel {
 #pragma unroll
         for (int at = 0; at < Tiles; ++at) scale[at] = block_scale(p, tile_row(p, tile, at), first + i);
         barrier_wait(full + 8 * stage, parity);
-        multiply_float8(part, data, false);
+        multiply_widened(part, data, false);
 #pragma unroll
         for (int at = 0; at < Tiles; ++at) {
 #pragma unroll
@@ -162,13 +172,13 @@ struct StreamKernel {
         }
       } else {
         barrier_wait(full + 8 * stage, parity);
-        if constexpr (kFloat8) {
-          multiply_float8(sum, data, true);
+        if constexpr (kWidens) {
+          multiply_widened(sum, data, true);
         } else {
-          multiply_bf16(sum, data);
+          multiply_shared(sum, data);
         }
       }
-      if constexpr (kFloat8) {
+      if constexpr (kWidens) {
         if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * stage);
       } else {
         wgmma_wait<1>();

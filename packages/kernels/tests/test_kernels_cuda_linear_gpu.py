@@ -158,6 +158,24 @@ def test_float8_weights_are_multiplied_exactly(
                 assert relative_error(out, expected) < 1.5 * BOUND
 
 
+@pytest.mark.parametrize("tokens", [1, 9, 30, 64, 200])
+@pytest.mark.parametrize("scaling", ["tensor", "channel", "block"])
+def test_quantized_tokens_are_multiplied_by_float8_weights(
+    tokens: int, scaling: str, relative_error: Callable[..., float]
+) -> None:
+    for out_size, in_size in ((1024, 3072), (200, 144), (4096, 4096)):
+        weight, _ = _float8(out_size, in_size)
+        values, _ = _float8(tokens, in_size)
+        scales = torch.rand(tokens, 1, device="cuda") + 0.5
+        shape = {"tensor": (), "channel": (out_size,), "block": (-(-out_size // 128), -(-in_size // 128))}
+        scale = torch.rand(shape[scaling], device="cuda") + 0.5
+        bias = torch.randn(out_size, device="cuda").bfloat16()
+        with ops.use_backend("fp8_product", "torch"):
+            expected = ops.fp8_product(values, scales, weight, scale, bias, dtype=torch.bfloat16)
+        out = ops.fp8_product(values, scales, weight, scale, bias, dtype=torch.bfloat16)
+        assert relative_error(out, expected) < 2 * BOUND
+
+
 @pytest.mark.parametrize("plan", [(1, 4, 2, 0, 0), (0, 0, 1, 8, 4), (0, 0, 1, 16, 8)])
 def test_subnormal_float8_weights_count(plan: tuple[int, ...], relative_error: Callable[..., float]) -> None:
     weight, values = _float8(256, 1024, codes_below=8)

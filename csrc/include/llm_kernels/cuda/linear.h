@@ -7,7 +7,8 @@
 
 namespace llm_kernels::cuda {
 
-enum class LinearWeight : std::int32_t { kBFloat16, kFloat8 };  // float8: e4m3
+// float8: e4m3; the last: the tokens are float8 too.
+enum class LinearWeight : std::int32_t { kBFloat16, kFloat8, kFloat8Both };
 enum class LinearScale : std::int32_t { kNone, kTensor, kChannel, kBlock };  // block: 128 x 128
 enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 
@@ -29,8 +30,10 @@ struct LinearPlan {
 struct LinearArgs {
   void* out;  // bfloat16 [T, O]; with a gate [T, O / 2]
   std::int64_t out_stride;
-  const void* x;  // bfloat16 [T, I]
+  const void* x;  // bfloat16 or float8 [T, I]
   std::int64_t x_stride;
+  const float* token_scale;  // of float8 tokens: [T]
+  std::int64_t token_scale_stride;
   const void* weight;  // [O, I]; with a gate the gate's rows first
   std::int64_t weight_stride;
   LinearWeight weight_kind;

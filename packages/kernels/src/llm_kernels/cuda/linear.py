@@ -83,6 +83,7 @@ def streamed(
     scale: torch.Tensor | None,
     gate: int,
     plan: Plan = BY_SHAPE,
+    token_scale: torch.Tensor | None = None,
 ) -> None:
     """One launch into `out`.
 
@@ -94,11 +95,12 @@ def streamed(
         scale: float32: one value, [O] or [ceil(O / 128), ceil(I / 128)].
         gate: 0: none, 1: silu, 2: gelu, 3: gelu_tanh.
         plan: How the product is cut; for measurements and tests.
+        token_scale: float32 [T, 1], with float8_e4m3fn `x` and `weight`; no gate and no blocks of scales.
 
     Raises:
         InvalidArgument: Shapes, dtypes or addresses that no kernel takes.
     """
     try:
-        _streamed_linear(out, x, weight, bias, scale, gate, *plan, True)
+        _streamed_linear(out, x, weight, bias, scale, token_scale, gate, *plan, True)
     except ValueError as error:
         raise invalid(error) from None

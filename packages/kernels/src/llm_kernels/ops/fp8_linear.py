@@ -33,6 +33,7 @@ FP8_PRODUCT: Op[_Product] = Op(
     [
         torch_backend(reference.fp8_product),
         *triton_backends("fp8_linear", "fp8_product", accepts=has_e4m3, features=BLOCK_SCALES),
+        cuda_backend("fp8_linear", "fp8_product", features=BLOCK_SCALES),
     ],
     default_size=4096,
 )
