@@ -164,8 +164,8 @@ def _fits(plan: Plan, tokens: int, scale: torch.Tensor | None, token_scale: torc
     return plan[0] <= (2 if scale.ndim == 1 or tokens <= 64 else 1)
 
 
-def main() -> None:
-    """Prints one line a shape and number of tokens."""
+def main(arguments: list[str] | None = None) -> None:
+    """Prints one line a shape and number of tokens; `arguments` stand for those of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--tokens", default="1,8,16,32,64,128,256")
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--best", type=int, default=2, help="how many plans of a sweep to name")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.manual_seed(0)
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float8_e4m3fn
     found: list[Timing] = []
