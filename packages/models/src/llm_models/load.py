@@ -91,12 +91,13 @@ def load_encoder_decoder(
     load_format: LoadFormat = "auto",
     progress: bool = False,
     mesh: DeviceMesh | None = None,
+    quantization: Quantization | None = None,
 ) -> EncoderDecoder:
     """Builds the encoder and decoder that `files` describe; arguments and errors are `load_model`'s."""
     _check_arguments(dtype, load_format)
     spec = encoder_decoder_spec_for(files.config)
     wanted = encoder_decoder_parameters(spec, _shard(mesh))
-    scheme = read_scheme(files.config)
+    scheme = read_scheme(files.config, quantization)
     parameters = _load(files, spec.decoder, wanted, dtype, device, load_format, scheme, progress=progress)
     return EncoderDecoder(spec, parameters, mesh)
 
@@ -109,6 +110,7 @@ def load_pooling_model(
     load_format: LoadFormat = "auto",
     progress: bool = False,
     mesh: DeviceMesh | None = None,
+    quantization: Quantization | None = None,
 ) -> PoolingModel:
     """Builds the embedder or classifier that `files` describe; arguments and errors are `load_model`'s."""
     _check_arguments(dtype, load_format)
@@ -118,7 +120,7 @@ def load_pooling_model(
     outside = {f"{folder.layer.name}.{leaf}" for folder in dense for leaf in ("weight", "bias")}
     wanted = pooled_parameters(spec, _shard(mesh))
     own = [parameter for parameter in wanted if parameter.name not in outside]
-    scheme = read_scheme(files.config)
+    scheme = read_scheme(files.config, quantization)
     parameters = _load(files, spec.body, own, dtype, device, load_format, scheme, progress=progress)
     for folder in dense:
         layer = [one for one in wanted if one.name.rpartition(".")[0] == folder.layer.name]

@@ -89,6 +89,7 @@ class PoolingWorker:
             load_format="dummy" if config.load_format == "dummy" else "auto",
             progress=config.progress and self._mesh.global_rank == 0,
             mesh=self._mesh,
+            quantization=self._config.quantization,
         )
         limit = model.spec.body.max_positions
         if config.max_model_len is not None and not 0 < config.max_model_len <= limit:
