@@ -44,11 +44,18 @@ class Uncaptured:
     """Stands where `GraphCapture` does: nothing runs at the capture, a replay runs the function itself."""
 
     def __init__(self):
-        self.num_captured = 0
+        self.num_captured = self.num_apart = 0
 
     def __call__(self, function):
         self.num_captured += 1
         return Replayed(function)
+
+    def apart(self, call):
+        self.num_apart += 1
+        call()
+
+    def weaken(self):
+        return False
 
 
 class Replayed:

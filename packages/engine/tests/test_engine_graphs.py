@@ -159,19 +159,48 @@ def test_above_the_memory_budget_nothing_more_is_captured(make_llm, uncaptured, 
 
 
 @pytest.mark.parametrize("lockstep", [False, True])
-def test_a_capture_that_fails_costs_no_request(make_llm, caplog, lockstep):
+def test_a_capture_that_fails_costs_no_request(make_llm, uncaptured, caplog, lockstep):
     llm = make_llm(graphs=False)
     expected = [one.token_ids for one in generate(llm, temperature=0.0)]
 
-    def broken(function):
-        raise RuntimeError("cannot be captured")
+    class Broken(type(uncaptured)):
+        def __call__(self, function):
+            raise RuntimeError("cannot be captured")
 
     runner = runner_of(llm)
-    runner.use_graphs(broken, lockstep=lockstep)
+    runner.use_graphs(Broken(), lockstep=lockstep)
     for _ in range(2):
         assert [one.token_ids for one in generate(llm, temperature=0.0)] == expected
     assert runner.num_graph_steps == 0
     assert 1 <= sum("no graph for" in record.getMessage() for record in caplog.records) <= 3
+
+
+def test_where_whole_graphs_fail_pieces_are_tried(make_llm, uncaptured, caplog):
+    llm = make_llm(graphs=False)
+    expected = [one.token_ids for one in generate(llm, temperature=0.0)]
+
+    class Whole(type(uncaptured)):
+        in_pieces = False
+
+        def __call__(self, function):
+            if not self.in_pieces:
+                raise RuntimeError("not as a whole")
+            return super().__call__(function)
+
+        def weaken(self):
+            weakens, self.in_pieces = not self.in_pieces, True
+            return weakens
+
+    runner, capture = runner_of(llm), Whole()
+    runner.use_graphs(capture)
+    for _ in range(2):
+        assert [one.token_ids for one in generate(llm, temperature=0.0)] == expected
+    assert runner.num_graph_steps > 0
+    # Every attention of every step went by way of the capture.
+    num_layers = CONFIG["num_hidden_layers"]
+    assert capture.num_apart % num_layers == 0
+    assert capture.num_apart >= num_layers * runner.num_graph_steps
+    assert not [record for record in caplog.records if "no graph for" in record.getMessage()]
 
 
 class TestBuckets:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+
+Apart: TypeAlias = Callable[[Callable[[], None]], None]
+"""Runs a call, or keeps it to run it between two captured pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class AttentionMetadata:
         block_size: Tokens of a block; for recurrent states, which no tensor's shape tells it, tokens from one
             checkpoint to the next. 0 where nobody asks.
         shared_prefix: Decode rows that share their first blocks; None: none do, or nobody looked.
+        apart: Where the attention of this step is run, so that whoever captures the step can leave it out;
+            None: at once.
     """
 
     cu_query_lens: torch.Tensor
@@ -59,3 +66,4 @@ class AttentionMetadata:
     max_context_len: int
     block_size: int = 0
     shared_prefix: SharedPrefix | None = None
+    apart: Apart | None = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from llm_engine.worker.capture_policy import CapturePolicy, Choice
 from llm_engine.worker.decode_layout import DecodeLayout, DeviceDecode, HostDecode
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphKey
-from llm_engine.worker.graph_capture import Captured
+from llm_engine.worker.graph_capture import Capture, Captured
 from llm_engine.worker.upload import PinnedRing
 
 _LOG = logging.getLogger(__name__)
@@ -27,8 +26,6 @@ _LOG = logging.getLogger(__name__)
 _MAX_FAILURES = 3
 # Device memory for all graphs, where nobody says otherwise.
 GRAPH_BYTES = 2**30
-
-Capture: TypeAlias = Callable[[Callable[[], Tensor]], Captured]
 
 
 class _Buffers(NamedTuple):
@@ -128,9 +125,14 @@ class DecodeGraphs:
         try:
             captured = self._capture(lambda: self._run_eagerly(key, arrays))
         except Exception as error:  # noqa: BLE001 - whatever it is, the step can run without a graph
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            if self._capture.weaken():
+                _LOG.info("no whole graph for %d rows, trying pieces: %s", key.rows, reason)
+                self._due = key
+                self.capture_due()
+                return
             self._num_failures += 1
             self._policy.failed(key)
-            reason = (str(error) or type(error).__name__).splitlines()[0]
             _LOG.warning("no graph for %d rows, running eagerly: %s", key.rows, reason)
             return
         self._graphs[key] = captured

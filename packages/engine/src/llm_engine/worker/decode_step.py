@@ -7,6 +7,7 @@ the places in the KV cache. All sizes follow from the number of rows.
 from __future__ import annotations
 
 import torch
+from llm_kernels.metadata import Apart
 from llm_kernels.ops import (
     AttentionMetadata,
     SamplingBatch,
@@ -34,6 +35,7 @@ class DecodeStep:
         group_metadata: Knows which cache belongs to which KV group.
         max_rows: Most rows of a step.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
+        apart: Where attention is run; see `AttentionMetadata`.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class DecodeStep:
         group_metadata: GroupMetadata,
         max_rows: int,
         sampled_vocab_size: int | None = None,
+        apart: Apart | None = None,
     ) -> None:
         self._model = model
         self._caches = caches
         self._tables = tables
         self._group_metadata = group_metadata
         self._sampled_vocab_size = sampled_vocab_size
+        self._apart = apart
         device = model.device
         self._cu_query_lens = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
 
@@ -90,6 +94,7 @@ class DecodeStep:
                     max_context_len=self._tables.max_tokens,
                     block_size=family.block_size,
                     shared_prefix=prefixes if self._group_metadata.shares(group) else None,
+                    apart=self._apart,
                 )
         return self._model.forward(input_ids, self._group_metadata.by_cache(by_group), self._caches)
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from llm_engine.worker.block_transfers import BlockTransfers
 from llm_engine.worker.capture_policy import CapturePolicy, Choice
-from llm_engine.worker.decode_graphs import GRAPH_BYTES, Capture, DecodeGraphs
+from llm_engine.worker.decode_graphs import GRAPH_BYTES, DecodeGraphs
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
+from llm_engine.worker.graph_capture import Capture
 from llm_engine.worker.group_metadata import GroupMetadata
 from llm_engine.worker.input_batch import (
     HostBatch,
@@ -126,6 +127,7 @@ class ModelRunner:
             self.group_metadata,
             max_rows=buckets.rows[-1],
             sampled_vocab_size=self.sampled_vocab_size,
+            apart=capture.apart,
         )
         self._graphs = DecodeGraphs(
             step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -120,7 +121,8 @@ def paged_attention(
     if key_cache.dtype == torch.float8_e4m3fn or key_scale is not None or value_scale is not None:
         features |= {"fp8_cache"}
         further = (distance_bias, key_scale, value_scale)
-    PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features)(
+    attend = partial(
+        PAGED_ATTENTION.pick(query_THD.device, query_THD.dtype, head_size, features),
         out_THV,
         query_THD,
         key_cache,
@@ -135,6 +137,10 @@ def paged_attention(
         causal,
         *further,
     )
+    if metadata.apart is None:
+        attend()
+    else:
+        metadata.apart(attend)
 
 
 def _features(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -63,6 +64,16 @@ def latent_attention(
     """
     # Tiles are made of the value and of the rest, the rope part, which counts double: its tile comes on top.
     size = max(value_size, 2 * (query_THL.shape[-1] - value_size))
-    LATENT_ATTENTION.pick(query_THL.device, query_THL.dtype, size)(
-        out_THR, query_THL, latent_cache, metadata, scale, value_size
+    attend = partial(
+        LATENT_ATTENTION.pick(query_THL.device, query_THL.dtype, size),
+        out_THR,
+        query_THL,
+        latent_cache,
+        metadata,
+        scale,
+        value_size,
     )
+    if metadata.apart is None:
+        attend()
+    else:
+        metadata.apart(attend)
