@@ -21,6 +21,8 @@ from llm_kernels.triton.quantize_fp8 import quantize_fp8
 # second: it reads rows of the weight's scales, which must then be multiples of 16 bytes.
 _TORCH_MULTIPLE = 16
 _TORCH_BLOCK_MULTIPLE = 4 * GROUP
+# Tokens that torch's product with scales a block comes in.
+_TORCH_TOKENS = 4
 
 
 def fp8_linear(
@@ -60,15 +62,12 @@ def fp8_product(
                 weight_OI.t(),
                 scale_a=scales_TG,
                 scale_b=weight_scale.contiguous()[None, :],
-                bias=bias_O,
+                bias=None if bias_O is None else bias_O.to(dtype),
                 out_dtype=dtype,
                 use_fast_accum=True,
             )
-        if _torch_takes_blocks(values_TI, scales_TG, weight_OI, weight_scale):
-            out_TO = torch._scaled_mm(
-                values_TI, weight_OI.t(), scale_a=scales_TG, scale_b=weight_scale.t(), out_dtype=dtype
-            )
-            return out_TO if bias_O is None else out_TO.add_(bias_O)
+        if scales_TG.shape[1] > 1 and _torch_takes_blocks(weight_OI, weight_scale):
+            return _torch_block_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
     return _product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
 
 
@@ -82,16 +81,37 @@ def _are_multiples(weight_OI: torch.Tensor, of: int) -> bool:
     return weight_OI.shape[0] % of == 0 and weight_OI.shape[1] % of == 0
 
 
-def _torch_takes_blocks(
-    values_TI: torch.Tensor, scales_TG: torch.Tensor, weight_OI: torch.Tensor, weight_scale: torch.Tensor
-) -> bool:
-    """Hopper alone has these products; they want the scales of a group's tokens side by side."""
+def _torch_takes_blocks(weight_OI: torch.Tensor, weight_scale: torch.Tensor) -> bool:
+    """Hopper alone has these products."""
     outputs, inputs = weight_OI.shape
     if outputs % GROUP != 0 or inputs % _TORCH_BLOCK_MULTIPLE != 0 or not weight_scale.is_contiguous():
         return False
-    tokens = values_TI.shape[0]
-    has_groups = tokens % 4 == 0 and scales_TG.shape[1] > 1 and scales_TG.stride() == (1, tokens)
-    return has_groups and _capability(values_TI.device.index) == (9, 0)
+    return _capability(weight_OI.device.index) == (9, 0)
+
+
+def _torch_block_product(
+    values_TI: torch.Tensor,
+    scales_TG: torch.Tensor,
+    weight_OI: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The scales of a group's tokens must lie side by side, in a multiple of 16 bytes."""
+    (tokens, inputs), groups = values_TI.shape, scales_TG.shape[1]
+    padded = triton.cdiv(tokens, _TORCH_TOKENS) * _TORCH_TOKENS
+    if padded > tokens:
+        whole_TI = torch.zeros((padded, inputs), dtype=torch.uint8, device=values_TI.device)
+        whole_TI[:tokens] = values_TI.view(torch.uint8)
+        values_TI = whole_TI.view(E4M3)
+    if padded > tokens or scales_TG.stride() != (1, tokens):
+        whole_TG = torch.zeros((groups, padded), dtype=torch.float32, device=scales_TG.device).t()
+        whole_TG[:tokens] = scales_TG
+        scales_TG = whole_TG
+    out_TO = torch._scaled_mm(
+        values_TI, weight_OI.t(), scale_a=scales_TG, scale_b=weight_scale.t(), out_dtype=dtype
+    )[:tokens]
+    return out_TO if bias_O is None else out_TO.add_(bias_O)
 
 
 @cache
