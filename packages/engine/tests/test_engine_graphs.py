@@ -12,7 +12,7 @@ from llm_engine import LLM, SamplingParams
 from llm_engine.worker import InvalidOption, WorkerConfig, create_worker
 from llm_engine.worker.capture_policy import CapturePolicy
 from llm_engine.worker.decode_layout import DecodeLayout
-from llm_engine.worker.devices import use_graphs
+from llm_engine.worker.devices import pick_graphs
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 
 CONFIG = {
@@ -46,7 +46,7 @@ def make_llm(folder, uncaptured):
         llm = LLM(str(folder), load_format="dummy", device="cpu", threads=1, progress=False, **options)
         made.append(llm)
         if graphs:
-            runner_of(llm).use_graphs(uncaptured)
+            runner_of(llm).use_graphs(uncaptured, memory_bytes=10**6)
         return llm
 
     yield make
@@ -168,7 +168,7 @@ def test_a_capture_that_fails_costs_no_request(make_llm, uncaptured, caplog, loc
             raise RuntimeError("cannot be captured")
 
     runner = runner_of(llm)
-    runner.use_graphs(Broken(), lockstep=lockstep)
+    runner.use_graphs(Broken(), memory_bytes=10**6, lockstep=lockstep)
     for _ in range(2):
         assert [one.token_ids for one in generate(llm, temperature=0.0)] == expected
     assert runner.num_graph_steps == 0
@@ -192,7 +192,7 @@ def test_where_whole_graphs_fail_pieces_are_tried(make_llm, uncaptured, caplog):
             return weakens
 
     runner, capture = runner_of(llm), Whole()
-    runner.use_graphs(capture)
+    runner.use_graphs(capture, memory_bytes=10**6)
     for _ in range(2):
         assert [one.token_ids for one in generate(llm, temperature=0.0)] == expected
     assert runner.num_graph_steps > 0
@@ -279,14 +279,14 @@ class TestPolicy:
 
 @pytest.mark.parametrize(
     ("name", "device", "wanted"),
-    [("auto", "cpu", False), ("none", "cpu", False), ("auto", "cuda", True), ("none", "cuda", False),
-     ("full", "cuda", True)],
+    [("auto", "cpu", None), ("none", "cpu", None), ("auto", "cuda", "auto"), ("none", "cuda", None),
+     ("full", "cuda", "full"), ("piecewise", "cuda", "piecewise")],
 )  # fmt: skip
-def test_whether_graphs_are_used(name, device, wanted):
-    assert use_graphs(name, torch.device(device)) is wanted
+def test_how_steps_are_captured(name, device, wanted):
+    assert pick_graphs(name, torch.device(device)) == wanted
 
 
-@pytest.mark.parametrize("value", ["full", "some"])
+@pytest.mark.parametrize("value", ["full", "piecewise", "some"])
 def test_bad_graphs_are_named(value):
     with pytest.raises(InvalidOption) as caught:
         create_worker(DeviceMesh(), config=WorkerConfig(model="smollm2", device="cpu", graphs=value))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from llm_engine import LLM, SamplingParams
 from llm_engine.worker.decode_step import DecodeStep
+from llm_kernels.ops.attention import PAGED_ATTENTION
 
 pytestmark = [
     pytest.mark.gpu,
@@ -160,6 +161,25 @@ def test_seeded_draws_are_the_eager_ones(make_llm, params):
     assert tokens_of(llm, prompts, **params) == expected
     assert tokens_of(llm, prompts, **params) == expected
     assert llm.stats().graph_steps > 0
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["asked for", "where whole graphs fail"])
+def test_pieces(make_llm, monkeypatch, caplog, breaks):
+    prompts = prompts_of(19)
+    expected = tokens_of(make_llm("none"), prompts, temperature=0.0)
+    if breaks:
+        attend = PAGED_ATTENTION.pick(torch.device("cuda", 0), torch.float32, CONFIG["head_dim"])
+
+        def looking(out, query, *others):
+            query.sum().item()
+            return attend(out, query, *others)
+
+        monkeypatch.setattr(PAGED_ATTENTION, "pick", lambda *_: looking)
+    llm = make_llm("auto" if breaks else "piecewise")
+    assert tokens_of(llm, prompts, temperature=0.0) == expected
+    assert tokens_of(llm, prompts, temperature=0.0) == expected
+    assert llm.stats().graph_steps > 0
+    assert not [record for record in caplog.records if "no graph for" in record.getMessage()]
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -200,7 +200,7 @@ class Engine:
             host_blocks=host_blocks,
         )
         if graphs is not None:
-            runner.use_graphs(graphs)
+            runner.use_graphs(graphs, memory_bytes=10**6)
         self.cache = KVCache(
             [group.for_cache() for group in layout.groups], num_pages, host_blocks=host_blocks
         )

@@ -27,7 +27,7 @@ from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.devices import pick_dtype
 from llm_engine.worker.kv_groups import KVLayout
 from llm_engine.worker.kv_sizing import count_pages
-from llm_engine.worker.memory_plan import GRAPHS_RESERVE_BYTES, MemoryPlan, penalty_bytes, tables_bytes
+from llm_engine.worker.memory_plan import MemoryPlan, penalty_bytes, tables_bytes
 
 # The driver's context, the kernels and workspaces of the libraries; see docs/memory.md.
 CONTEXT_BYTES = 750 * 2**20
@@ -180,7 +180,7 @@ def _memory(
         other_bytes=CONTEXT_BYTES,
         tables_bytes=tables_bytes(layout, options.max_num_seqs, longest),
         step_bytes=max(draw_bytes, forward_bytes),
-        graphs_bytes=0 if options.graphs == "none" else GRAPHS_RESERVE_BYTES,
+        graphs_bytes=0 if options.graphs == "none" else int(options.graph_memory_gib * 2**30),
     )
 
 

@@ -15,7 +15,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 QUANTIZATIONS = ("fp8",)
 KV_CACHE_DTYPES = ("auto", "fp8")
-GRAPHS = ("auto", "none", "full")
+GRAPHS = ("auto", "none", "piecewise", "full")
 
 _T = TypeVar("_T")
 
@@ -116,8 +116,12 @@ class EngineOptions:
     )
     graphs: str = _option(
         "auto",
-        "CUDA graphs of the decode steps. auto: full on CUDA, none on the CPU. none: launch every kernel.",
+        "CUDA graphs of the decode steps. full: whole steps. piecewise: what lies between attentions. auto: "
+        "full on CUDA, piecewise where that fails, none on the CPU. none: launch every kernel.",
         GRAPHS,
+    )
+    graph_memory_gib: float = _option(
+        1.0, "GiB of device memory set aside for CUDA graphs; when they have taken so much, none is added."
     )
     seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
     max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
@@ -144,6 +148,7 @@ class EngineOptions:
         self._check_block_size()
         self._check_fraction()
         self._check_host_cache()
+        self._check_graph_memory()
         self._check_policies()
         for name in (
             "enable_prefix_caching",
@@ -245,6 +250,11 @@ class EngineOptions:
             raise InvalidOption("host_cache_gib", f"must be from 0 to 65536, got {value!r}")
         if value and not self.enable_prefix_caching:
             raise InvalidOption("host_cache_gib", "needs enable_prefix_caching")
+
+    def _check_graph_memory(self) -> None:
+        value = self.graph_memory_gib
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1024:
+            raise InvalidOption("graph_memory_gib", f"must be a number from 0 to 1024, got {value!r}")
 
     def _check_fraction(self) -> None:
         value = self.gpu_memory_fraction

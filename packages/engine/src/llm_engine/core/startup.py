@@ -213,6 +213,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         state_interval=options.state_interval,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         graphs=options.graphs,
+        graph_memory_gib=options.graph_memory_gib,
         offline=options.offline,
         allow_pickle=options.allow_pickle,
         trust_remote_code=options.trust_remote_code,

@@ -30,7 +30,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
             `block_size`; None: chosen by the states' size.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
-        graphs: "auto" (full on CUDA), "none" or "full": capture decode steps as CUDA graphs.
+        graphs: "auto" (full on CUDA, piecewise where that fails), "none", "piecewise" or "full": capture
+            decode steps as CUDA graphs.
+        graph_memory_gib: Device memory set aside for them.
         offline: Do not ask a hub.
         allow_pickle: Read weights from pickle files.
         trust_remote_code: Run model code that the checkpoint holds.
@@ -55,6 +57,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_interval: int | None = None
     sampled_vocab_size: int | None = None
     graphs: str = "auto"
+    graph_memory_gib: float = 1.0
     offline: bool = False
     allow_pickle: bool = False
     trust_remote_code: bool = False

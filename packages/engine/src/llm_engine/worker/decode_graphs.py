@@ -24,8 +24,6 @@ from llm_engine.worker.upload import PinnedRing
 _LOG = logging.getLogger(__name__)
 # What fails again and again is not worth the pauses of further trials.
 _MAX_FAILURES = 3
-# Device memory for all graphs, where nobody says otherwise.
-GRAPH_BYTES = 2**30
 
 
 class _Buffers(NamedTuple):

@@ -54,14 +54,14 @@ def pick_dtype(name: str, device: torch.device, model_config: Mapping[str, Any])
     return torch.float16 if stated == "float16" else torch.bfloat16
 
 
-def use_graphs(name: str, device: torch.device) -> bool:
-    """Whether decode steps are captured: "auto" where the device can, "full" or "none" as said.
+def pick_graphs(name: str, device: torch.device) -> str | None:
+    """How decode steps are captured: "auto", "piecewise" or "full"; None: not at all.
 
     Raises:
-        InvalidOption: Not one of these, or "full" without a CUDA device.
+        InvalidOption: No such way, or "piecewise" or "full" without a CUDA device.
     """
-    if name not in ("auto", "none", "full"):
-        raise InvalidOption("graphs", f"must be auto, none or full, got {name!r}")
-    if name == "full" and device.type != "cuda":
-        raise InvalidOption("graphs", f"full needs a CUDA device, got {device.type}")
-    return name != "none" and device.type == "cuda"
+    if name not in ("auto", "none", "piecewise", "full"):
+        raise InvalidOption("graphs", f"must be auto, none, piecewise or full, got {name!r}")
+    if name in ("piecewise", "full") and device.type != "cuda":
+        raise InvalidOption("graphs", f"{name} needs a CUDA device, got {device.type}")
+    return name if name != "none" and device.type == "cuda" else None

@@ -16,7 +16,7 @@ from llm_models.model import Model
 from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.errors import KVCacheTooSmall
 from llm_engine.worker.kv_groups import KVLayout
-from llm_engine.worker.memory_plan import GRAPHS_RESERVE_BYTES, MemoryPlan, penalty_bytes, tables_bytes
+from llm_engine.worker.memory_plan import MemoryPlan, penalty_bytes, tables_bytes
 from llm_engine.worker.step_peak import LargestSteps, measure_step_bytes
 
 CPU_BUDGET_BYTES = 4 * 2**30
@@ -54,7 +54,7 @@ def measure_memory(model: Model, layout: KVLayout, config: WorkerConfig, *, grap
         other_bytes=total - free - weights,
         tables_bytes=tables_bytes(layout, config.max_num_seqs, longest),
         step_bytes=max(step_bytes, penalty_bytes(config.max_num_seqs, longest)),
-        graphs_bytes=GRAPHS_RESERVE_BYTES if graphs else 0,
+        graphs_bytes=int(config.graph_memory_gib * 2**30) if graphs else 0,
     )
 
 

@@ -13,9 +13,6 @@ from llm_engine.worker.kv_groups import KVLayout
 RESERVE_BYTES = 256 * 2**20
 """For the allocator's fragmentation, workspaces of libraries and kernels that are loaded later."""
 
-GRAPHS_RESERVE_BYTES = 2**30
-"""For captured steps: their shared intermediates and outputs, and what the driver keeps of each node."""
-
 # A step gathers the known tokens of the rows with penalties and marks which count: two tensors of int64 and
 # three of bool, [rows, longest context].
 _PENALTY_BYTES = 19

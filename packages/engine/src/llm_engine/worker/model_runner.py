@@ -17,7 +17,7 @@ from torch import Tensor
 
 from llm_engine.worker.block_transfers import BlockTransfers
 from llm_engine.worker.capture_policy import CapturePolicy, Choice
-from llm_engine.worker.decode_graphs import GRAPH_BYTES, DecodeGraphs
+from llm_engine.worker.decode_graphs import DecodeGraphs
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 from llm_engine.worker.graph_capture import Capture
@@ -109,9 +109,7 @@ class ModelRunner:
         self.tables.release(every)
         self.params.release(every)
 
-    def use_graphs(
-        self, capture: Capture, *, memory_bytes: int = GRAPH_BYTES, lockstep: bool = False
-    ) -> None:
+    def use_graphs(self, capture: Capture, *, memory_bytes: int, lockstep: bool = False) -> None:
         """Runs decode steps padded to few sizes from now on, as graphs where they could be captured.
 
         Args:

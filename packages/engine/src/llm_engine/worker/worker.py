@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
-from llm_engine.worker.devices import pick_device, pick_dtype, use_graphs
+from llm_engine.worker.devices import pick_device, pick_dtype, pick_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.graph_capture import GraphCapture
 from llm_engine.worker.kernel_cache import use_kernel_cache
@@ -57,7 +57,7 @@ class Worker:
         self._mesh, self._config = mesh, config
         use_kernel_cache(config.kernel_cache)
         self._device = pick_device(config.device, mesh.global_rank)
-        self._graphs = use_graphs(config.graphs, self._device)
+        self._graphs = pick_graphs(config.graphs, self._device)
         if config.threads is not None:
             if config.threads < 1:
                 raise InvalidOption("threads", f"must be at least 1, got {config.threads}")
@@ -90,7 +90,8 @@ class Worker:
             quantization=config.quantization,
         )
         model.caches = caches_in(config.kv_cache_dtype, model.caches)
-        self._graphs = self._graphs and model.capturable
+        if not model.capturable:
+            self._graphs = None
         limit = model.spec.max_positions
         if config.max_model_len is not None and not 0 < config.max_model_len <= limit:
             raise InvalidOption(
@@ -131,7 +132,7 @@ class Worker:
         loaded, config = self._need_loaded(), self._config
         if self._device.type == "cuda" and config.kv_cache_bytes is None:
             layout = loaded.info.kv_layout
-            self._memory = measure_memory(loaded.model, layout, config, graphs=self._graphs)
+            self._memory = measure_memory(loaded.model, layout, config, graphs=self._graphs is not None)
             _LOG.info("memory: %s", self._memory)
         return count_pages(loaded.info.kv_layout, config, self._memory)
 
@@ -172,9 +173,12 @@ class Worker:
             sampled_vocab_size=config.sampled_vocab_size,
             host_blocks=host_blocks,
         )
-        if self._graphs:
-            lockstep = self._mesh.world_size > 1
-            self._runner.use_graphs(GraphCapture(self._device), lockstep=lockstep)
+        if self._graphs is not None:
+            self._runner.use_graphs(
+                GraphCapture(self._device, self._graphs),
+                memory_bytes=int(config.graph_memory_gib * 2**30),
+                lockstep=self._mesh.world_size > 1,
+            )
         self._loaded = _Loaded(loaded.model, info)
         return info
 

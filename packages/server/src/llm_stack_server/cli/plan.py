@@ -33,6 +33,7 @@ _FLAGS = {
     "max_num_batched_tokens",
     "enable_prefix_caching",
     "graphs",
+    "graph_memory_gib",
     "offline",
     "allow_pickle",
 }
