@@ -3,7 +3,6 @@
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -68,8 +67,7 @@ class LLM:
         self._num_requests = 0
         with recorder.span("front end"):
             info = self._client.info
-            path = info.tokenizer_path
-            self._tokenizer = None if path is None else Tokenizer.from_file(Path(path))
+            self._tokenizer = self._client.tokenizer
             self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
             hit_unit = info.block_size if info.prefix_caching else None
             self._processor = OutputProcessor(self._tokenizer, hit_unit)

@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_exit_with_front_end, daemon=True, name="front-end-watch").start()
     sockets = CoreSockets(Path(arguments[0]))
     try:
-        core = start_core(options, lambda path: sockets.send(ModelFound(tokenizer_path=path)), recorder)
+        core = start_core(options, lambda _, path: sockets.send(ModelFound(tokenizer_path=path)), recorder)
         sockets.send(core.info)
         serve(core, sockets)
         core.shutdown()

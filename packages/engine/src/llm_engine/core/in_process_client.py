@@ -3,6 +3,7 @@
 from typing import Any
 
 from llm_distributed import CallFailed
+from llm_tokenizer import Tokenizer
 
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, StepOutputs
@@ -20,12 +21,19 @@ class InProcessClient:
         options: What to run.
         recorder: Gets the spans of the start; None: nobody asks.
 
+    Attributes:
+        tokenizer: The model's; None: it has none.
+
     Raises:
         StartupError: The core could not start; one line says why.
     """
 
     def __init__(self, options: EngineOptions, recorder: StartRecorder | None = None) -> None:
-        self._core: EngineCore | None = start_core(options, recorder=recorder)
+        self.tokenizer: Tokenizer | None = None
+        self._core: EngineCore | None = start_core(options, self._take_tokenizer, recorder)
+
+    def _take_tokenizer(self, tokenizer: Tokenizer | None, _path: str | None) -> None:
+        self.tokenizer = tokenizer
 
     @property
     def info(self) -> CoreInfo:

@@ -20,13 +20,16 @@ class PoolingClient:
         options: What to run; what concerns steps and caches is not read.
         files: The model's.
 
+    Attributes:
+        tokenizer: The model's; None: it has none.
+
     Raises:
         StartupError: The model could not be loaded; one line says why.
     """
 
     def __init__(self, options: EngineOptions, files: ModelFiles) -> None:
         with as_startup_errors():
-            tokenizer_path = find_tokenizer(options, files)[1]
+            self.tokenizer, tokenizer_path = find_tokenizer(options, files)
             self._executor = make_executor(
                 worker_config(options, options.max_num_batched_tokens or 1, None),
                 options.tensor_parallel_size,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import torch
@@ -26,13 +26,16 @@ from llm_engine.start_profile import StartRecorder, build_profile
 from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
 
 _LOG = logging.getLogger(__name__)
+
+OnFound: TypeAlias = Callable[[Tokenizer | None, str | None], None]
+
 _CPU_BATCHED_TOKENS = 1024
 CUDA_BATCHED_TOKENS = 8192
 
 
 def start_core(
     options: EngineOptions,
-    on_found: Callable[[str | None], None] | None = None,
+    on_found: OnFound | None = None,
     recorder: StartRecorder | None = None,
 ) -> EngineCore:
     """Build everything a core needs and load the model.
@@ -42,7 +45,8 @@ def start_core(
 
     Args:
         options: What to run.
-        on_found: Called with the tokenizer's path (None: the model has none) before the weights are read.
+        on_found: Called with the tokenizer and its path (None: the model has none) before the weights are
+            read.
         recorder: Gets the spans of the start, which the core's `info` has too; None: a new one.
 
     Raises:
@@ -90,12 +94,10 @@ class _Workers:
     host_blocks: int
 
 
-def _start(
-    options: EngineOptions, on_found: Callable[[str | None], None] | None, recorder: StartRecorder
-) -> EngineCore:
+def _start(options: EngineOptions, on_found: OnFound | None, recorder: StartRecorder) -> EngineCore:
     found = _find(options, recorder)
     if on_found is not None:
-        on_found(found.tokenizer_path)
+        on_found(found.tokenizer, found.tokenizer_path)
     workers = _start_workers(options, found, recorder)
     try:
         return _build_core(options, found, workers, recorder)
