@@ -78,17 +78,16 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
     """The leading rows of one token: `metadata.num_decodes` of them, row r being token r."""
     num_rows, num_kv_heads = metadata.num_decodes, a.keys.shape[2]
     splits = num_splits(num_rows * num_kv_heads, num_processors(a.query.device))
-    # A window moves on within what rows share.
-    shared = metadata.shared_prefix if a.sliding_window is None and a.chunk is None and a.causal else None
+    shared = usable_prefix(a, metadata)
     tile = decode_tile(a.query.dtype, a.widest, a.group)
-    prefix_parts = 0
-    if shared is not None:
-        rows_tile = prefix_tile(a.query.dtype, a.widest, a.group, num_rows)
-        prefix_parts = _num_prefix_parts(a, num_rows, rows_tile)
-    num_parts = prefix_parts + (splits if splits > 1 else 0)
-    partial, state = partials(a.out, num_rows, num_parts)
-    if shared is not None:
-        _attend_prefixes(a, metadata, shared, rows_tile, partial, state, prefix_parts)
+    own_parts = splits if splits > 1 else 0
+    if shared is None:
+        partial, state = partials(a.out, num_rows, own_parts)
+        num_parts, prefix_parts = own_parts, 0
+    else:
+        partial, state = attend_prefixes(a, metadata, shared, own_parts)
+        num_parts = state.shape[2]
+        prefix_parts = num_parts - own_parts
     least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
     prefix_lens = metadata.context_lens if shared is None else shared.prefix_lens
     decode_kernel[(num_rows, num_kv_heads, splits)](
@@ -198,13 +197,41 @@ def combine(
     )
 
 
+def usable_prefix(a: Arguments, metadata: AttentionMetadata) -> SharedPrefix | None:
+    """The shared prefixes of a call; None where there are none, or a window moves on within them."""
+    return metadata.shared_prefix if a.sliding_window is None and a.chunk is None and a.causal else None
+
+
+def attend_prefixes(
+    a: Arguments, metadata: AttentionMetadata, shared: SharedPrefix, further_parts: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of the groups' rows over the keys they share, without sinks, in parts.
+
+    Args:
+        a: The call.
+        metadata: Its rows.
+        shared: Their groups.
+        further_parts: Room to leave behind the parts of each row and head.
+
+    Returns:
+        Normalised sums float32 [rows, H, parts + further parts, V], and the log2 of their weights float32
+        [rows, H, parts + further parts]. Of rows in no group nothing is written.
+    """
+    num_rows = metadata.num_decodes
+    tile = prefix_tile(a.query.dtype, a.widest, a.group, num_rows)
+    prefix_parts = _num_prefix_parts(a, num_rows, tile)
+    partial, state = partials(a.out, num_rows, prefix_parts + further_parts)
+    _launch_prefixes(a, metadata, shared, tile, partial, state, prefix_parts)
+    return partial, state
+
+
 def _num_prefix_parts(a: Arguments, num_rows: int, tile: Tile) -> int:
     """Runs of the shared keys so that the programs of one group of all rows fill the processors."""
     tiles = -(-num_rows // (tile.block_m // a.group)) * a.keys.shape[2]
     return max(1, min(num_processors(a.query.device) // tiles, _MAX_PREFIX_PARTS))
 
 
-def _attend_prefixes(
+def _launch_prefixes(
     a: Arguments,
     metadata: AttentionMetadata,
     shared: SharedPrefix,

@@ -1,0 +1,113 @@
+"""Decode attention on Hopper by csrc/cuda/decode: which calls it takes, and how many blocks share a row."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from llm_kernels.cuda.library import invalid, native
+from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.triton.attention_arguments import Arguments, num_processors
+from llm_kernels.triton.attention_decode import attend_prefixes, usable_prefix
+from llm_kernels.triton.attention_decode import decode as decode_by_triton
+
+HEAD_SIZES = frozenset({64, 128, 256})
+"""Those the kernel is compiled for."""
+_MAX_GROUP = 16
+_KEYS_OF_A_WARP = 16
+_SPLITS = (1, 2, 4, 8, 16)
+# Blocks of four warps that a multiprocessor holds at head size 128.
+_BLOCKS_PER_PROCESSOR = 2
+# A number of splits is good enough when no other saves more than this share of the time.
+_TOLERANCE = 1.1
+
+_decode_attention = native("decode_attention")
+
+
+@lru_cache
+def num_splits(num_programs: int, num_processors: int) -> int:
+    """Blocks of a cluster that share the keys of one row and KV head.
+
+    Clusters run in rounds, each as long as a split: the least number with nearly the shortest time.
+
+    Args:
+        num_programs: Decode rows times KV heads.
+        num_processors: Multiprocessors of the device.
+    """
+    at_once = num_processors * _BLOCKS_PER_PROCESSOR
+    costs = {splits: -(-num_programs * splits // at_once) / splits for splits in _SPLITS}
+    least = min(costs.values())
+    return next(splits for splits in _SPLITS if costs[splits] <= _TOLERANCE * least)
+
+
+def decode(a: Arguments, metadata: AttentionMetadata) -> None:
+    """The leading rows of one token, by the CUDA kernel where it takes them, else by Triton."""
+    if takes(a):
+        splits = num_splits(metadata.num_decodes * a.keys.shape[2], num_processors(a.query.device))
+        decode_rows(a, metadata, splits)
+    else:
+        decode_by_triton(a, metadata)
+
+
+def takes(a: Arguments) -> bool:
+    """Whether the kernel does this call: one dtype of 16 bits, its head sizes, addresses it can copy from."""
+    head_size = a.query.shape[2]
+    return (
+        head_size in HEAD_SIZES
+        and a.values.shape[3] == head_size
+        and a.query.dtype in (torch.bfloat16, torch.float16)
+        and a.keys.dtype == a.values.dtype == a.query.dtype
+        and a.group <= _MAX_GROUP
+        and a.keys.shape[1] % _KEYS_OF_A_WARP == 0
+        and a.alibi_slopes is None
+        and a.key_scale is None
+        and _is_aligned(a.keys, 16)
+        and _is_aligned(a.values, 16)
+        and _is_aligned(a.query, 4)
+    )
+
+
+def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int) -> None:
+    """The leading rows of one token.
+
+    Args:
+        a: Of a call that the kernel takes.
+        metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
+        splits: Blocks that share a row and a KV head: 1, 2, 4, 8 or 16.
+
+    Raises:
+        InvalidArgument: A tensor's shape, dtype or alignment does not fit the kernel.
+    """
+    shared = usable_prefix(a, metadata)
+    prefix_lens = partial = state = None
+    if shared is not None:
+        prefix_lens = shared.prefix_lens
+        partial, state = attend_prefixes(a, metadata, shared)
+    try:
+        _decode_attention(
+            a.out,
+            a.query,
+            a.keys,
+            a.values,
+            metadata.context_lens,
+            metadata.block_tables,
+            None if a.sinks is None else a.sinks.float(),
+            prefix_lens,
+            partial,
+            state,
+            metadata.num_decodes,
+            a.scale,
+            a.soft_cap or 0.0,
+            a.sliding_window or 0,
+            a.chunk or 0,
+            splits,
+        )
+    except ValueError as error:
+        raise invalid(error) from None
+
+
+def _is_aligned(x: torch.Tensor, num_bytes: int) -> bool:
+    """Whether all rows begin at multiples of so many bytes."""
+    strides = (stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1)
+    return x.data_ptr() % num_bytes == 0 and all(s * x.element_size() % num_bytes == 0 for s in strides)
