@@ -8,7 +8,7 @@ import torch
 NAMES = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 INTEGERS = {
     **dict.fromkeys(("positions", "slot_mapping", "seeds", "tokens", "rows", "totals"), "*i64"),
-    **dict.fromkeys(("tile_token", "counts", "top_k"), "*i32"),
+    **dict.fromkeys(("counts", "top_k"), "*i32"),
     "faults": "*u8",
 }
 COLUMNS = ("temperature", "top_p", "min_p", "thresholds", "tile_max", "tile_score", "row_max", "cuts")
@@ -35,8 +35,8 @@ KERNELS = {
     "attention_input._rotate_write_kernel": ATTENTION_INPUT,
     "rope._rotary_kernel": {"INTERLEAVED": True, "HEADS": 8, "HALF": 64},
     "activation._gated_kernel": {"KIND": 0, "LIMIT": None, "ALPHA": None, "BLOCK": 1024},
-    "sampling._tile_draw": {"HAS_THRESHOLDS": True, "TILE": 2048},
-    "sampling._row_token": {"TILES": 128},
+    "sampling._tile_best": {"HAS_THRESHOLDS": True, "FAST": True, "TILE": 2048},
+    "sampling._row_token": {"HAS_THRESHOLDS": True, "FAST": True, "TILE": 2048, "TILES": 128},
     "sampling_filters._stretch_maxima": TILES,
     "sampling_filters._cuts": {"HAS_ROWS": True, "SPARE_BITS": 16, "BLOCK": 1024},
     "sampling_filters._gather": {**TILES, "CANDIDATES": 8192},

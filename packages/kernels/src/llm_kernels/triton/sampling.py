@@ -2,8 +2,8 @@
 
 A program reads a tile of a row once, in the logits' own dtype: its largest logit, and for a row that is not
 greedy the best of logit over temperature plus noise, counted from the tile's largest, so that no row maximum
-must be known first. The second launch looks at the tiles only. Tiles are the same whatever the number of
-rows, so a row draws the same alone and in a batch.
+must be known first. The second launch takes the best tile of a row and finds the token in it. Tiles are the
+same whatever the number of rows, so a row draws the same alone and in a batch.
 """
 
 from __future__ import annotations
@@ -40,25 +40,76 @@ def _mix64(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gumbel(token: tl.tensor, seed: tl.tensor, position: tl.tensor) -> tl.tensor:
-    """The noise of tokens in a row's stream: float32, from 64-bit seed and position."""
-    keys = _mix64(_mix64(seed + tl.full((), _SPLIT_ADD, tl.uint64)) + position)
+def _log(x: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """Natural logarithm; the fast one is off by 2e-7, absolute where x is near 1 and relative elsewhere."""
+    if FAST:
+        result = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+        result *= 0.6931471805599453
+    else:
+        result = tl.log(x)
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gumbel(token: tl.tensor, keys: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """The noise of tokens in a row's stream: float32, from the row's 64-bit keys."""
     x = token.to(tl.uint32) * tl.full((), _STEP, tl.uint32) + keys.to(tl.uint32)
     x = (x ^ (x >> 16)) * tl.full((), _ROUND_1, tl.uint32)
     x = x ^ (keys >> 32).to(tl.uint32)
     x = (x ^ (x >> 15)) * tl.full((), _ROUND_2, tl.uint32)
     x = (x ^ (x >> 13)) * tl.full((), _ROUND_3, tl.uint32)
     x = x ^ (x >> 16)
-    uniform = tl.minimum((x.to(tl.float32) + 0.5) * (1.0 / 4294967296.0), _LARGEST_UNIFORM)
-    # log1p(-u) for u below 2^-12 by its series: log(1 - u) would lose the low bits of u. Error below
-    # 2^-36 relative.
-    small = uniform + uniform * uniform * (0.5 + uniform * (1.0 / 3.0))
-    exponential = tl.where(uniform < 0.000244140625, small, -tl.log(1.0 - uniform))
-    return -tl.log(exponential)
+    u = tl.minimum(x.to(tl.float32) * (1.0 / 4294967296.0) + (0.5 / 4294967296.0), _LARGEST_UNIFORM)
+    # -log1p(-u) for small u by its series: log(1 - u) would lose the low bits of u.
+    series = u + u * u * (0.5 + u * (1.0 / 3.0 + u * (0.25 + u * 0.2)))
+    exponential = tl.where(u < 0.03125, series, -_log(1.0 - u, FAST))
+    return -_log(exponential, FAST)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _tile_draw(
+def _larger_or_nan(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _largest_or_nan(value: tl.tensor, FAST: tl.constexpr) -> tl.tensor:
+    """The largest value, NaN where there is one."""
+    if FAST:
+        largest = tl.reduce(value, 0, _larger_or_nan)
+    else:
+        is_nan = tl.max((value != value).to(tl.int32), axis=0) > 0
+        largest = tl.max(tl.where(value != value, float("-inf"), value), axis=0)
+        largest = tl.where(is_nan, float("nan"), largest)
+    return largest
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scores(
+    value: tl.tensor,
+    largest: tl.tensor,
+    heat: tl.tensor,
+    token: tl.tensor,
+    seed: tl.tensor,
+    position: tl.tensor,
+    threshold: tl.tensor,
+    HAS_THRESHOLDS: tl.constexpr,
+    FAST: tl.constexpr,
+) -> tl.tensor:
+    """Logits over temperature plus noise, counted from the largest of them; -inf below the threshold."""
+    seed, position = seed.to(tl.uint64, bitcast=True), position.to(tl.uint64, bitcast=True)
+    keys = _mix64(_mix64(seed + tl.full((), _SPLIT_ADD, tl.uint64)) + position)
+    origin = tl.where(largest == float("-inf"), 0.0, largest)
+    score = (value - origin) * (1.0 / tl.maximum(heat, _SMALLEST_TEMPERATURE))
+    score += _gumbel(token, keys, FAST)
+    if HAS_THRESHOLDS:
+        score = tl.where(value >= threshold, score, float("-inf"))
+    return score
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile_best(
     logits: tl.tensor,
     temperature: tl.tensor,
     seeds: tl.tensor,
@@ -66,62 +117,51 @@ def _tile_draw(
     thresholds: tl.tensor,
     tile_max: tl.tensor,
     tile_score: tl.tensor,
-    tile_token: tl.tensor,
     vocab: tl.tensor,
     stride: tl.tensor,
     num_tiles: tl.tensor,
     HAS_THRESHOLDS: tl.constexpr,
+    FAST: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """One program per (row, tile): the largest logit (NaN where there is one), the best score, its token.
-
-    The score counts from the tile's largest logit; a greedy row's is 0. At ties the lowest id wins.
-    """
+    """One program per (row, tile): the largest logit, NaN where there is one, and the best score."""
     let_later_start(PDL)
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     token = tile * TILE + tl.arange(0, TILE)
-    inside = token < vocab
     wait_for_earlier(PDL)
     heat = tl.load(temperature + row)
-    value = tl.load(logits + row * stride + token, mask=inside, other=float("-inf")).to(tl.float32)
-    is_nan = value != value
-    value = tl.where(is_nan, float("-inf"), value)
-    largest = tl.max(value, axis=0)
-    top = 0.0
-    if heat > 0:
-        seed = tl.load(seeds + row).to(tl.uint64, bitcast=True)
-        position = tl.load(positions + row).to(tl.uint64, bitcast=True)
-        origin = tl.where(largest == float("-inf"), 0.0, largest)
-        score = (value - origin) * (1.0 / tl.maximum(heat, _SMALLEST_TEMPERATURE))
-        score += _gumbel(token, seed, position)
-        if HAS_THRESHOLDS:
-            score = tl.where(value >= tl.load(thresholds + row), score, float("-inf"))
-        score = tl.where(inside, score, float("-inf"))
-        top = tl.max(score, axis=0)
-        is_best = score == top
-    else:
-        is_best = value == largest
-    # Where all is -inf the first token stands for the tile.
-    first = tl.min(tl.where(is_best & inside, token, vocab - 1), axis=0)
-    largest = tl.where(tl.max(is_nan.to(tl.int32), axis=0) > 0, float("nan"), largest)
+    value = tl.load(logits + row * stride + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
+    largest = _largest_or_nan(value, FAST)
     at = row * num_tiles + tile
     tl.store(tile_max + at, largest)
-    tl.store(tile_score + at, top)
-    tl.store(tile_token + at, first)
+    if heat > 0:
+        threshold = 0.0
+        if HAS_THRESHOLDS:
+            threshold = tl.load(thresholds + row)
+        seed, position = tl.load(seeds + row), tl.load(positions + row)
+        score = _scores(value, largest, heat, token, seed, position, threshold, HAS_THRESHOLDS, FAST)
+        tl.store(tile_score + at, tl.max(score, axis=0))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _row_token(
+    logits: tl.tensor,
+    temperature: tl.tensor,
+    seeds: tl.tensor,
+    positions: tl.tensor,
+    thresholds: tl.tensor,
     tile_max: tl.tensor,
     tile_score: tl.tensor,
-    tile_token: tl.tensor,
-    temperature: tl.tensor,
     tokens: tl.tensor,
     faults: tl.tensor,
     vocab: tl.tensor,
+    stride: tl.tensor,
     num_tiles: tl.tensor,
+    HAS_THRESHOLDS: tl.constexpr,
+    FAST: tl.constexpr,
+    TILE: tl.constexpr,
     TILES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
@@ -132,21 +172,42 @@ def _row_token(
     inside = tiles < num_tiles
     at = row * num_tiles + tiles
     wait_for_earlier(PDL)
-    largest = tl.load(tile_max + at, mask=inside, other=float("-inf"))
-    score = tl.load(tile_score + at, mask=inside, other=float("-inf"))
-    token = tl.load(tile_token + at, mask=inside, other=0)
     # One value for every tile: the interpreter cannot combine a scalar with a mask.
     heat = tl.load(temperature + row + tl.zeros([TILES], dtype=tl.int32))
+    largest = tl.load(tile_max + at, mask=inside, other=float("-inf"))
+    score = tl.load(tile_score + at, mask=inside & (heat > 0), other=float("-inf"))
     is_nan = largest != largest
     largest = tl.where(is_nan, float("-inf"), largest)
     row_max = tl.max(largest, axis=0)
     is_broken = tl.max(is_nan.to(tl.int32), axis=0) > 0
     is_broken = is_broken | (row_max == float("inf")) | (row_max == float("-inf"))
     score += (largest - row_max) * (1.0 / tl.maximum(heat, _SMALLEST_TEMPERATURE))
-    value = tl.where(heat > 0, score, largest)
+    best = tl.where(heat > 0, score, largest)
+    best = tl.where(best != best, float("-inf"), best)
+    tile = tl.min(tl.where(inside & (best == tl.max(best, axis=0)), tiles, num_tiles - 1), axis=0)
+    token = tile * TILE + tl.arange(0, TILE)
+    value = tl.load(logits + row * stride + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
     value = tl.where(value != value, float("-inf"), value)
-    top = tl.max(value, axis=0)
-    first = tl.min(tl.where((value == top) & inside, token, vocab - 1), axis=0)
+    heat_of_row = tl.load(temperature + row)
+    if heat_of_row > 0:
+        threshold = 0.0
+        if HAS_THRESHOLDS:
+            threshold = tl.load(thresholds + row)
+        seed, position = tl.load(seeds + row), tl.load(positions + row)
+        value = _scores(
+            value,
+            tl.max(value, axis=0),
+            heat_of_row,
+            token,
+            seed,
+            position,
+            threshold,
+            HAS_THRESHOLDS,
+            FAST,
+        )
+    # Where all is -inf the first token stands for the tile.
+    is_best = (value == tl.max(value, axis=0)) & (token < vocab)
+    first = tl.min(tl.where(is_best, token, vocab - 1), axis=0)
     tl.store(tokens + row, first.to(tl.int64))
     tl.store(faults + row, is_broken.to(tl.uint8))
 
@@ -171,36 +232,24 @@ def draw_tokens(
     num_tiles = triton.cdiv(vocab, _TILE)
     # Apart, so that all are equally aligned: Triton compiles a kernel anew for other alignments.
     tile_max, tile_score = (torch.empty((num_rows, num_tiles), device=device) for _ in range(2))
-    tile_token = torch.empty((num_rows, num_tiles), dtype=torch.int32, device=device)
-    options = launch_options(device)
-    _tile_draw[(num_rows, num_tiles)](
-        logits,
-        temperature,
-        seeds,
-        positions,
-        temperature if thresholds is None else thresholds,
-        tile_max,
-        tile_score,
-        tile_token,
-        vocab,
-        logits.stride(0),
-        num_tiles,
-        HAS_THRESHOLDS=thresholds is not None,
-        TILE=_TILE,
-        num_warps=_WARPS,
-        **options,
-    )
+    common = {
+        "HAS_THRESHOLDS": thresholds is not None,
+        "FAST": device.type == "cuda" and torch.version.cuda is not None,
+        "TILE": _TILE,
+        **launch_options(device),
+    }
+    given = (logits, temperature, seeds, positions, temperature if thresholds is None else thresholds)
+    sizes = (vocab, logits.stride(0), num_tiles)
+    _tile_best[(num_rows, num_tiles)](*given, tile_max, tile_score, *sizes, num_warps=_WARPS, **common)
     _row_token[(num_rows,)](
+        *given,
         tile_max,
         tile_score,
-        tile_token,
-        temperature,
         tokens,
         faults,
-        vocab,
-        num_tiles,
+        *sizes,
         TILES=triton.next_power_of_2(num_tiles),
-        num_warps=1,
-        **options,
+        num_warps=_WARPS,
+        **common,
     )
     return tokens, faults.view(torch.bool)
