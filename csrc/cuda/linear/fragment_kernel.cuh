@@ -18,18 +18,34 @@ constexpr int kUnitBytes = 64;  // of a row, read by a warp at once
 
 struct FragmentParams {
   Epilogue epilogue;
-  const __nv_bfloat16* x;
-  std::int64_t x_stride;
+  TokenParams tokens;
   const std::uint8_t* weight;
   std::int64_t row_bytes;  // between rows of W
   const float* scale;      // of 128 x 128 blocks, else null
   std::int64_t scale_stride;
-  int in_size;
   int up_row;      // with a gate: first row of the up half
   int num_groups;  // of rows
 };
 
 enum class FragmentRows { kEight, kSixteen, kGateAndUp };  // of W in a group; with a gate eight of each half
+
+// Tokens one after the other; for float8 times 2^64 and, of each four columns, 0 and 2 before 1 and 3.
+template <bool Float8>
+struct FragmentPlace {
+  uint4* tokens;
+  int stride;  // pieces of 16 bytes
+  __device__ uint4* at(int token, int piece) const { return tokens + token * stride + piece; }
+  __device__ uint4 order(const uint4& v) const {
+    if constexpr (!Float8) return v;
+    return {times_2_to_64(__byte_perm(v.x, v.y, 0x5410)), times_2_to_64(__byte_perm(v.x, v.y, 0x7632)),
+            times_2_to_64(__byte_perm(v.z, v.w, 0x5410)), times_2_to_64(__byte_perm(v.z, v.w, 0x7632))};
+  }
+  static __device__ unsigned times_2_to_64(unsigned pair) {
+    unsigned value;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(pair), "r"(0x5F805F80u));
+    return value;
+  }
+};
 
 // `Tiles` * 8 tokens at most; `Unroll` units under way in each warp.
 template <int Tiles, int Unroll, FragmentRows Rows, LinearWeight Kind, bool BlockScale>
@@ -68,7 +84,7 @@ struct FragmentKernel {
 
   static __device__ void load(Slot& slot, const FragmentParams& p, const Place& place, int unit) {
     const int lane = threadIdx.x % 32;
-    const bool inside = unit * kColumns + lane % 4 * kLaneColumns < p.in_size;
+    const bool inside = unit * kColumns + lane % 4 * kLaneColumns < p.tokens.in_size;
     slot.low = inside ? read(place.low + unit * kUnitBytes) : uint4{0, 0, 0, 0};
     if constexpr (kBoth) slot.high = inside ? read(place.high + unit * kUnitBytes) : uint4{0, 0, 0, 0};
     if constexpr (BlockScale) {
@@ -118,7 +134,7 @@ struct FragmentKernel {
                                  const uint4* tokens, int row_pieces, int unit) {
     const int lane = threadIdx.x % 32;
     constexpr int pieces = kLaneColumns / 8;  // of 16 bytes, of a lane's columns of a token
-    const bool inside = unit * kColumns + lane % 4 * kLaneColumns < p.in_size;
+    const bool inside = unit * kColumns + lane % 4 * kLaneColumns < p.tokens.in_size;
     uint4 piece[Tiles][pieces];
 #pragma unroll
     for (int tile = 0; tile < Tiles; ++tile) {
@@ -143,28 +159,6 @@ struct FragmentKernel {
       } else {
         const uint2 zero{0, 0};
         step(sum, {low[2 * i], low[2 * i + 1]}, kBoth ? uint2{high[2 * i], high[2 * i + 1]} : zero, b);
-      }
-    }
-  }
-
-  static __device__ unsigned times_2_to_64(unsigned pair) {
-    unsigned value;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(pair), "r"(0x5F805F80u));
-    return value;
-  }
-
-  // Lays the tokens into shared memory; for float8 times 2^64 and, of each four columns, 0 and 2 before 1 and 3.
-  static __device__ void fetch_tokens(const FragmentParams& p, uint4* tokens, int row_pieces) {
-    const int pieces = p.in_size / 8;
-    for (int token = 0; token < p.epilogue.num_tokens; ++token) {
-      const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride);
-      for (int i = threadIdx.x; i < row_pieces; i += kRowWarps * 32) {
-        uint4 v = i < pieces ? __ldcg(from + i) : uint4{0, 0, 0, 0};
-        if constexpr (kFloat8) {
-          v = {times_2_to_64(__byte_perm(v.x, v.y, 0x5410)), times_2_to_64(__byte_perm(v.x, v.y, 0x7632)),
-               times_2_to_64(__byte_perm(v.z, v.w, 0x5410)), times_2_to_64(__byte_perm(v.z, v.w, 0x7632))};
-        }
-        tokens[token * row_pieces + i] = v;
       }
     }
   }
@@ -208,10 +202,12 @@ struct FragmentKernel {
 
   static __device__ void run(const FragmentParams& p) {
     extern __shared__ uint4 shared[];
-    const int row_pieces = token_stride(p.in_size);
+    __shared__ float partial[Tiles * 8 * kRowWarps];
+    const int row_pieces = token_stride(p.tokens.in_size);
     float* sums = reinterpret_cast<float*>(shared);  // two, taken in turns
     uint4* tokens = shared + 2 * kRowWarps * kSums / 4;
-    const int warp = threadIdx.x / 32, units = (p.in_size + kColumns - 1) / kColumns;
+    float* factors = reinterpret_cast<float*>(tokens + p.tokens.num_tokens * row_pieces);
+    const int warp = threadIdx.x / 32, units = (p.tokens.in_size + kColumns - 1) / kColumns;
     const int first = units * warp / kRowWarps, count = units * (warp + 1) / kRowWarps - first;
     Slot slots[Unroll];
     int group = blockIdx.x;
@@ -221,9 +217,10 @@ struct FragmentKernel {
       if (at < count) load(slots[at], p, place, first + at);
     }
     let_next_kernel_start();
+    using Fetch = TokenFetch<FragmentPlace<kFloat8>>;
+    Fetch::fetch_norm_weight(p.tokens, factors);
     wait_for_earlier_kernels();
-    fetch_tokens(p, tokens, row_pieces);
-    __syncthreads();
+    Fetch::fetch(p.tokens, {tokens, row_pieces}, factors, partial);
     for (int turn = 0; group < p.num_groups; turn ^= 1) {
       const int next_group = group + gridDim.x;
       float sum[Tiles][4] = {};

@@ -14,24 +14,22 @@ void launch_fragments(const LinearArgs& args, const LinearPlan& plan) {
   using Kernel = FragmentKernel<Tiles, Unroll, Rows, Kind, BlockScale>;
   static std::atomic<std::uint64_t> allowed{0};
   auto* kernel = fragment_kernel<Tiles, Unroll, Rows, Kind, BlockScale>;
-  allow_shared(kernel, allowed);
+  allow_shared(kernel, allowed, kTokenShared);
   FragmentParams params{};
   params.epilogue = epilogue_of(args);
-  params.x = static_cast<const __nv_bfloat16*>(args.x);
-  params.x_stride = args.x_stride;
+  params.tokens = tokens_of(args);
   params.weight = static_cast<const std::uint8_t*>(args.weight);
   params.row_bytes = args.weight_stride * (Kernel::kFloat8 ? 1 : 2);
   params.scale = BlockScale ? args.scale : nullptr;
   params.scale_stride = args.scale_stride;
-  params.in_size = args.in_size;
   params.up_row = args.out_size / 2;
   params.num_groups = (params.epilogue.num_rows + Kernel::kOutRows - 1) / Kernel::kOutRows;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(std::min(params.num_groups, kMultiprocessors * plan.resident));
   config.blockDim = dim3(kRowWarps * 32);
   config.dynamicSmemBytes =
-      2 * kRowWarps * Kernel::kSums * 4 + args.num_tokens * Kernel::token_stride(args.in_size) * 16;
-  if (config.dynamicSmemBytes > kSharedOfBlock) throw ArgumentError("rows", "the tokens do not fit into shared memory");
+      2 * kRowWarps * Kernel::kSums * 4 + args.num_tokens * Kernel::token_stride(args.in_size) * 16 + norm_bytes(args);
+  if (config.dynamicSmemBytes > kTokenShared) throw ArgumentError("rows", "the tokens do not fit into shared memory");
   config.stream = args.stream;
   LaunchAttributes attributes(1, args.dependent);
   config.attrs = attributes.values;

@@ -19,6 +19,7 @@ void check(const LinearArgs& args) {
   if (both && (args.gate != LinearGate::kNone || args.scale_kind == LinearScale::kBlock || args.plan.rows != 0)) {
     throw ArgumentError("x_TI", "with float8 tokens: no gate, no blocks of scales, no rows");
   }
+  if (args.norm.on && (both || args.num_tokens > 16)) throw ArgumentError("norm", "expected up to 16 bfloat16 tokens");
   const int rows = args.gate == LinearGate::kNone ? 8 : 16;
   if (args.out_size < rows || args.out_size % rows != 0) {
     throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
@@ -51,6 +52,10 @@ LinearPlan plan_linear(const LinearArgs& args) {
     const int rows = args.out_size >= 2048 || args.gate != LinearGate::kNone ? 2 : 1;
     return {0, 0, 0, rows, 8};
   }
+  if (args.norm.on) {
+    const bool wide = args.gate != LinearGate::kNone || args.out_size >= 2048;
+    return {0, 0, 3, wide ? 16 : 8, args.num_tokens <= 8 ? 8 : 4};
+  }
   LinearPlan plan{1, 1, 3, 0, 0};
   // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
   plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;
@@ -68,6 +73,7 @@ void linear(const LinearArgs& args) {
   if (args.num_tokens == 0) return;
   const bool planned = args.plan.tiles != 0 || args.plan.rows != 0;
   const LinearPlan plan = planned ? args.plan : plan_linear(args);
+  if (args.norm.on && plan.rows == 0) throw ArgumentError("norm", "not with a plan that streams through shared memory");
   if (plan.rows >= 8) return linear_fragment(args, plan);
   if (plan.rows != 0) return linear_row(args, plan);
   if (args.weight_kind == LinearWeight::kBFloat16) {

@@ -10,24 +10,25 @@ namespace {
 
 template <int Tokens, int Rows, int Unroll, bool Gated>
 void launch_rows(const LinearArgs& args) {
+  static std::atomic<std::uint64_t> allowed{0};
+  auto* kernel = row_kernel<Tokens, Rows, Unroll, Gated>;
+  allow_shared(kernel, allowed, kTokenShared);
   RowParams params{};
   params.epilogue = epilogue_of(args);
-  params.x = static_cast<const __nv_bfloat16*>(args.x);
-  params.x_stride = args.x_stride;
+  params.tokens = tokens_of(args);
   params.weight = static_cast<const __nv_bfloat16*>(args.weight);
   params.weight_stride = args.weight_stride;
-  params.in_size = args.in_size;
   params.up_row = args.out_size / 2;
   constexpr int rows = RowKernel<Tokens, Rows, Unroll, Gated>::kOutRows * kRowWarps;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3((params.epilogue.num_rows + rows - 1) / rows);
   config.blockDim = dim3(kRowWarps * 32);
-  config.dynamicSmemBytes = Tokens * args.in_size * sizeof(__nv_bfloat16);
+  config.dynamicSmemBytes = Tokens * args.in_size * sizeof(__nv_bfloat16) + norm_bytes(args);
   config.stream = args.stream;
   LaunchAttributes attributes(1, args.dependent);
   config.attrs = attributes.values;
   config.numAttrs = attributes.count;
-  check_cuda(cudaLaunchKernelEx(&config, row_kernel<Tokens, Rows, Unroll, Gated>, params), "linear");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, params), "linear");
 }
 
 template <int Tokens, int Rows, int Unroll>

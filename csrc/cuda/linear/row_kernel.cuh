@@ -6,19 +6,17 @@
 
 #include "cuda/linear/epilogue.cuh"
 #include "cuda/linear/hopper.cuh"
+#include "cuda/linear/prologue.cuh"
 
 namespace llm_kernels::cuda {
 
-constexpr int kRowWarps = 8;  // a block
 constexpr int kPiece = 8;     // elements of a 16-byte load
 
 struct RowParams {
   Epilogue epilogue;
-  const __nv_bfloat16* x;
-  std::int64_t x_stride;
+  TokenParams tokens;
   const __nv_bfloat16* weight;
   std::int64_t weight_stride;
-  int in_size;
   int up_row;  // with a gate: first row of the up half
 };
 
@@ -30,11 +28,16 @@ __device__ __forceinline__ uint4 read_once(const __nv_bfloat16* from) {
   return value;
 }
 
-__device__ __forceinline__ float low(unsigned pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high(unsigned pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+// Tokens one after the other, columns in order.
+struct PlainPlace {
+  uint4* tokens;
+  int pieces;  // of a token
+  __device__ uint4* at(int token, int piece) const { return tokens + token * pieces + piece; }
+  __device__ uint4 order(const uint4& v) const { return v; }
+};
 
 // A warp owns `Rows` rows and has `Unroll` loads of each under way. With a gate, half of them are rows of the up half.
-// `Tokens` tokens are computed, of which the first `num_tokens` are real.
+// `Tokens` tokens are computed, of which the first `num_tokens` are real; what becomes of the others is not kept.
 template <int Tokens, int Rows, int Unroll, bool Gated>
 struct RowKernel {
   static constexpr int kOutRows = Gated ? Rows / 2 : Rows;  // of the output, a warp
@@ -56,12 +59,6 @@ struct RowKernel {
     return fmaf(high(a.w), high(b.w), sum);
   }
 
-  static __device__ float sum_of_warp(float value) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
-    return value;
-  }
-
   // Each lane stores one value.
   static __device__ void finish(const RowParams& p, int first, const float (&sums)[Tokens][Rows]) {
     const int lane = threadIdx.x % 32;
@@ -80,22 +77,12 @@ struct RowKernel {
     }
   }
 
-  // Lays the tokens into shared memory, zeros for those that are not there.
-  static __device__ void fetch_tokens(const RowParams& p, uint4* tokens, int pieces) {
-#pragma unroll
-    for (int token = 0; token < Tokens; ++token) {
-      const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride);
-      const bool real = token < p.epilogue.num_tokens;
-      for (int i = threadIdx.x; i < pieces; i += kRowWarps * 32) {
-        tokens[token * pieces + i] = real ? __ldcg(from + i) : uint4{0, 0, 0, 0};
-      }
-    }
-  }
-
   static __device__ void run(const RowParams& p) {
     extern __shared__ uint4 tokens[];
+    __shared__ float partial[Tokens * kRowWarps];
     const int lane = threadIdx.x % 32, first = (blockIdx.x * kRowWarps + threadIdx.x / 32) * kOutRows;
-    const int pieces = p.in_size / kPiece;
+    const int pieces = p.tokens.in_size / kPiece;
+    float* factors = reinterpret_cast<float*>(tokens + Tokens * pieces);
     const __nv_bfloat16* start[Rows];
     uint4 data[Unroll][Rows];
 #pragma unroll
@@ -109,9 +96,10 @@ struct RowKernel {
       }
     }
     let_next_kernel_start();
+    using Fetch = TokenFetch<PlainPlace>;
+    Fetch::fetch_norm_weight(p.tokens, factors);
     wait_for_earlier_kernels();
-    fetch_tokens(p, tokens, pieces);
-    __syncthreads();
+    Fetch::fetch(p.tokens, PlainPlace{tokens, pieces}, factors, partial);
     float sums[Tokens][Rows] = {};
     for (int base = lane; base < pieces; base += 32 * Unroll) {
 #pragma unroll

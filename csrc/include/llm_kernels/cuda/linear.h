@@ -26,12 +26,24 @@ struct LinearPlan {
   std::int32_t unroll;
 };
 
+// With `on`, x becomes the RMS norm of x + residual; for up to 16 tokens. The sum, rounded, goes to `new_residual`.
+struct LinearNorm {
+  bool on;
+  float eps;
+  const void* weight;  // float32 or bfloat16 [I], or null
+  bool weight_is_float;
+  const void* residual;  // bfloat16 [T, I], or null: x alone
+  std::int64_t residual_stride;
+  void* new_residual;  // bfloat16 [T, I], contiguous; with a residual
+};
+
 // Strides in elements. I is a multiple of 8 (float8: 16), O of 8; rows start at multiples of 16 bytes; T <= 128.
 struct LinearArgs {
   void* out;  // bfloat16 [T, O]; with a gate [T, O / 2]
   std::int64_t out_stride;
   const void* x;  // bfloat16 or float8 [T, I]
   std::int64_t x_stride;
+  LinearNorm norm;
   const float* token_scale;  // of float8 tokens: [T]
   std::int64_t token_scale_stride;
   const void* weight;  // [O, I]; with a gate the gate's rows first
