@@ -55,7 +55,7 @@ def fp8_product(
     check_contiguous("weight_OI", weight_OI)
     if weight_scale.ndim == 0:
         weight_scale = weight_scale.expand(weight_OI.shape[0])
-    if values_TI.is_cuda and dtype == torch.bfloat16 and values_TI.shape[0] > 0:
+    if dtype == torch.bfloat16 and values_TI.shape[0] > 0 and _capability(values_TI.device) >= (9, 0):
         if weight_scale.ndim == 1 and _are_multiples(weight_OI, _TORCH_MULTIPLE):
             return torch._scaled_mm(
                 values_TI,
@@ -86,7 +86,7 @@ def _torch_takes_blocks(weight_OI: torch.Tensor, weight_scale: torch.Tensor) -> 
     outputs, inputs = weight_OI.shape
     if outputs % GROUP != 0 or inputs % _TORCH_BLOCK_MULTIPLE != 0 or not weight_scale.is_contiguous():
         return False
-    return _capability(weight_OI.device.index) == (9, 0)
+    return _capability(weight_OI.device) == (9, 0)
 
 
 def _torch_block_product(
@@ -115,8 +115,8 @@ def _torch_block_product(
 
 
 @cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _product(
