@@ -90,16 +90,22 @@ def test_the_grouped_products_fit(dtype, num_pairs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("one_pass", "scales"), [(False, 0), (True, 0), (True, 1), (True, 2)])
-def test_the_products_of_a_few_tokens_compile(one_pass, scales):
+@pytest.mark.parametrize(
+    ("one_pass", "chunks", "scales"), [(False, 1, 0), (True, 4, 0), (True, 3, 1), (True, 2, 2)]
+)
+def test_the_products_of_a_few_tokens_compile(one_pass, chunks, scales):
     pytest.importorskip("triton")
     from llm_kernels.triton import experts_token_kernels as kernels
 
-    flags = {"ONE_PASS": one_pass, "SCALES": scales, "PDL": True}
+    flags = {"SCALES": scales, "PDL": True}
     up, down = kernels.token_up_kernel, kernels.token_down_kernel
     weight = ("weight", "*fp8e4nv" if scales else "*bf16")
-    _compile(up, _names(up, torch.bfloat16, weight), UP | flags | {"BLOCK_I": 4, "BLOCK_K": 2048})
-    sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 1024}
+    _compile(
+        up,
+        _names(up, torch.bfloat16, weight),
+        UP | flags | {"ONE_PASS": one_pass, "BLOCK_I": 4, "BLOCK_K": 2048},
+    )
+    sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 256, "CHUNKS": chunks}
     pointers = _names(down, torch.bfloat16, weight)
     _compile(down, pointers, flags | sizes | {"HAS_BIAS": True, "SCALED": True}, num_warps=8)
 
@@ -168,6 +174,6 @@ def test_the_routing_compiles(scoring, groups):
 
     pointers = {"logits": "*fp32", "bias": "*fp32", "weights": "*fp32", "ids": "*i64"}
     flags = {"SCORING": scoring, "HAS_BIAS": True, "RENORMALIZE": True, "BY_TOP2": True}
-    sizes = {"GROUPS": groups, "TOP_GROUPS": groups // 2, "G_PAD": 8, "K": 8, "K_PAD": 8, "N_PAD": 256}
+    sizes = {"GROUPS": groups, "TOP_GROUPS": groups // 2, "G_PAD": 8, "K": 8, "N_PAD": 256, "PDL": True}
     floats = ["renormalize_eps", "scale"]
-    _compile(routing._route_kernel, pointers, flags | sizes, floats=floats, num_warps=1)
+    _compile(routing._route_kernel, pointers, flags | sizes, floats=floats, num_warps=4)

@@ -27,9 +27,9 @@ from llm_kernels.triton.experts_tiles import (
 )
 
 _COMBINE_BLOCK = 1024
-# The widest row that a program of the kernels for a few tokens holds at once.
+# The widest row, and piece of one, that a program of the kernels for a few tokens holds at once.
 _UP_DEPTH = 4096
-_DOWN_DEPTH = 1024
+_DOWN_CHUNK = 512
 
 
 def grouped_linear(
@@ -112,8 +112,9 @@ def moe_by_token(
         **launch_options(x_TE.device),
     )
     choices = triton.next_power_of_2(top_k)
-    depth = min(triton.next_power_of_2(inner_size), _DOWN_DEPTH)
-    rows = max(1, tiles.down_weights // (depth * choices))
+    depth, chunks = _chunks(inner_size)
+    rows = max(1, tiles.down_weights // (depth * chunks * choices))
+    rows = 1 << (rows.bit_length() - 1)
     token_kernels.token_down_kernel[(triton.cdiv(size, rows), num_tokens)](
         out_TE,
         inner,
@@ -141,7 +142,7 @@ def moe_by_token(
         BLOCK_E=rows,
         K_PAD=choices,
         BLOCK_I=depth,
-        ONE_PASS=inner_size <= depth,
+        CHUNKS=chunks,
         num_warps=tiles.down_warps,
         **launch_options(x_TE.device),
     )
@@ -275,6 +276,12 @@ def multiply(
         **_tile_options(tile, blocks.block_m, x.dtype, in_size),
         **launch_options(x.device),
     )
+
+
+def _chunks(size: int) -> tuple[int, int]:
+    """A power of two, and how often it is taken (up to four times) so as to cover little more than `size`."""
+    width = min(max(triton.next_power_of_2(triton.cdiv(size, 4)), 16), _DOWN_CHUNK)
+    return width, min(triton.cdiv(size, width), 4)
 
 
 def _up_options(mlp: ExpertMlp) -> dict[str, Any]:

@@ -114,6 +114,32 @@ def token_up_kernel(  # noqa: PLR0915 - branches of the compiler
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _token_weights(
+    weight_at: tl.tensor, is_real: tl.tensor, depth: tl.tensor, inner_size: tl.tensor
+) -> tl.tensor:
+    """[outputs, choices, inputs]; zeros for no expert and past the end."""
+    return tl.load(weight_at, mask=is_real[None, :, None] & (depth < inner_size)[None, None, :], other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _token_product(
+    w: tl.tensor,
+    inner_at: tl.tensor,
+    is_real: tl.tensor,
+    depth: tl.tensor,
+    inner_size: tl.tensor,
+    scale_at: tl.tensor,
+    SCALES: tl.constexpr,
+) -> tl.tensor:
+    """The products of weights with the choices' inner rows, not summed."""
+    is_inner = is_real[:, None] & (depth < inner_size)[None, :]
+    value = tl.load(inner_at, mask=is_inner, other=0.0).to(tl.float32)
+    if SCALES == 2:
+        value *= tl.load(scale_at + (depth // 128)[None, :], mask=is_inner, other=0.0)
+    return w.to(tl.float32) * value[None, :, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def token_down_kernel(  # noqa: PLR0915 - branches of the compiler
     out: tl.tensor,
     inner: tl.tensor,
@@ -141,14 +167,15 @@ def token_down_kernel(  # noqa: PLR0915 - branches of the compiler
     BLOCK_E: tl.constexpr,
     K_PAD: tl.constexpr,
     BLOCK_I: tl.constexpr,
-    ONE_PASS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """out[t]: the weighted sum over t's experts of weight[expert] @ inner[pair], and of zero experts.
 
-    The first weights are read before the wait: that this kernel runs means that all programs of the one
-    before are past theirs, so the ids are complete; they are read past the first cache, which may be stale.
+    Weights of CHUNKS (1 to 4) pieces are read before the wait: that this kernel runs means that all programs
+    of the one before are past theirs, so the ids are complete; they are read past the first cache, which may
+    be stale.
     """
     token = tl.program_id(1).to(tl.int64)
     choice = tl.arange(0, K_PAD)
@@ -164,29 +191,30 @@ def token_down_kernel(  # noqa: PLR0915 - branches of the compiler
     # A program's rows lie in one block of 128. Scales are weights too: complete before the wait.
     block_row = tl.program_id(0) * BLOCK_E // 128
     scale_at = scale + expert[:, None] * scale_stride_expert + block_row * scale_stride_out
-    has_weight = is_real[None, :, None]
-    if ONE_PASS:
-        inside = depth < inner_size
-        is_inner = is_real[:, None] & inside[None, :]
-        w = tl.load(weight_at, mask=has_weight & inside[None, None, :], other=0.0)
-        let_later_start(PDL)
-        wait_for_earlier(PDL)
-        value = tl.load(inner_at, mask=is_inner, other=0.0).to(tl.float32)
-        if SCALES == 2:
-            value *= tl.load(scale_at + (depth // 128)[None, :], mask=is_inner, other=0.0)
-        total = w.to(tl.float32) * value[None, :, :]
-    else:
-        let_later_start(PDL)
-        wait_for_earlier(PDL)
-        total = tl.zeros([BLOCK_E, K_PAD, BLOCK_I], tl.float32)
-        for start in range(0, inner_size, BLOCK_I):
-            inside = depth < inner_size - start
-            is_inner = is_real[:, None] & inside[None, :]
-            w = tl.load(weight_at + start, mask=has_weight & inside[None, None, :], other=0.0)
-            value = tl.load(inner_at + start, mask=is_inner, other=0.0).to(tl.float32)
-            if SCALES == 2:
-                value *= tl.load(scale_at + ((start + depth) // 128)[None, :], mask=is_inner, other=0.0)
-            total += w.to(tl.float32) * value[None, :, :]
+    step = BLOCK_I
+    w = _token_weights(weight_at, is_real, depth, inner_size)
+    if CHUNKS > 1:
+        w1 = _token_weights(weight_at + step, is_real, depth + step, inner_size)
+    if CHUNKS > 2:
+        w2 = _token_weights(weight_at + 2 * step, is_real, depth + 2 * step, inner_size)
+    if CHUNKS > 3:
+        w3 = _token_weights(weight_at + 3 * step, is_real, depth + 3 * step, inner_size)
+    let_later_start(PDL)
+    wait_for_earlier(PDL)
+    total = _token_product(w, inner_at, is_real, depth, inner_size, scale_at, SCALES)
+    if CHUNKS > 1:
+        at = depth + step
+        total += _token_product(w1, inner_at + step, is_real, at, inner_size, scale_at, SCALES)
+    if CHUNKS > 2:
+        at = depth + 2 * step
+        total += _token_product(w2, inner_at + 2 * step, is_real, at, inner_size, scale_at, SCALES)
+    if CHUNKS > 3:
+        at = depth + 3 * step
+        total += _token_product(w3, inner_at + 3 * step, is_real, at, inner_size, scale_at, SCALES)
+    for start in range(CHUNKS * step, inner_size, step):
+        at = depth + start
+        w = _token_weights(weight_at + start, is_real, at, inner_size)
+        total += _token_product(w, inner_at + start, is_real, at, inner_size, scale_at, SCALES)
     outputs = tl.sum(total, axis=2)
     if SCALES == 1:
         at = scale + expert[None, :] * scale_stride_expert + safe[:, None] * scale_stride_out
