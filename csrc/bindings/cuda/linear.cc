@@ -1,4 +1,5 @@
-// Exports streamed_linear: checks the tensors, fills the argument struct, enqueues on the current stream.
+// Exports streamed_linear and normed_linear: checks the tensors, fills the argument struct, enqueues on the current
+// stream.
 
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
@@ -52,61 +53,114 @@ void set_token_scale(kernels::LinearArgs& args, const TensorView& scale) {
   args.token_scale_stride = scale.stride(0);
 }
 
+void set_bias(kernels::LinearArgs& args, const TensorView& bias) {
+  check_dtype("bias", bias, kDLBfloat, 16, "bfloat16");
+  check_shape("bias", bias, {args.out_size});
+  check_inner_contiguous("bias", bias);
+  args.bias = data_of(bias);
+}
+
+// What all products have: shapes, dtypes of bfloat16 or float8 weights, gate and bias.
+kernels::LinearArgs arguments_of(const TensorView& out, const TensorView& x, const TensorView& weight,
+                                 const Optional<TensorView>& bias, const Optional<TensorView>& scale, int gate) {
+  check_shape("x_TI", x, {-1, -1});
+  check_shape("weight_OI", weight, {-1, -1});
+  if (gate < 0 || gate > static_cast<int>(kernels::LinearGate::kGeluTanh)) throw ArgumentError("kind", "unknown");
+  check_dtype("out", out, kDLBfloat, 16, "bfloat16");
+  const std::int64_t out_size = weight.size(0);
+  check_rows("x_TI", x, x, x.size(0), weight.size(1));
+  check_rows("weight_OI", weight, x, out_size, weight.size(1));
+  check_rows("out", out, x, x.size(0), gate == 0 ? out_size : out_size / 2);
+  kernels::LinearArgs args{};
+  args.out = data_of(out);
+  args.out_stride = row_stride(out);
+  args.x = data_of(x);
+  args.x_stride = row_stride(x);
+  args.weight = data_of(weight);
+  args.weight_stride = row_stride(weight);
+  args.num_tokens = static_cast<std::int32_t>(x.size(0));
+  args.out_size = static_cast<std::int32_t>(out_size);
+  args.in_size = static_cast<std::int32_t>(weight.size(1));
+  args.gate = static_cast<kernels::LinearGate>(gate);
+  if (scale.has_value()) {
+    check_dtype("weight_OI", weight, kDLFloat8_e4m3fn, 8, "float8_e4m3fn");
+    args.weight_kind = kernels::LinearWeight::kFloat8;
+    set_scale(args, scale.value());
+  } else {
+    check_dtype("weight_OI", weight, kDLBfloat, 16, "bfloat16");
+  }
+  if (bias.has_value()) set_bias(args, bias.value());
+  return args;
+}
+
+void enqueue(kernels::LinearArgs& args, const TensorView& x) {
+  args.stream = stream_of(x);
+  const DeviceGuard guard(x);
+  kernels::linear(args);
+}
+
 void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> bias,
-                         Optional<TensorView> scale, Optional<TensorView> token_scale, int gate, int tiles, int split, int resident, int rows, int unroll,
-                         bool dependent) {
+                         Optional<TensorView> scale, Optional<TensorView> token_scale, int gate, int tiles, int split,
+                         int resident, int rows, int unroll, bool dependent) {
   guarded([&] {
-    check_shape("x_TI", x, {-1, -1});
-    check_shape("weight_OI", weight, {-1, -1});
-    if (gate < 0 || gate > static_cast<int>(kernels::LinearGate::kGeluTanh)) throw ArgumentError("kind", "unknown");
+    kernels::LinearArgs args = arguments_of(out, x, weight, bias, scale, gate);
+    args.plan = {tiles, split, resident, rows, unroll};
+    args.dependent = dependent;
     if (token_scale.has_value()) {
+      if (!scale.has_value()) throw ArgumentError("weight_scale", "float8 tokens go with float8 weights");
       check_dtype("x_TI", x, kDLFloat8_e4m3fn, 8, "float8_e4m3fn");
+      set_token_scale(args, token_scale.value());
     } else {
       check_dtype("x_TI", x, kDLBfloat, 16, "bfloat16");
     }
-    check_dtype("out", out, kDLBfloat, 16, "bfloat16");
-    const std::int64_t out_size = weight.size(0);
-    check_rows("x_TI", x, x, x.size(0), weight.size(1));
-    check_rows("weight_OI", weight, x, out_size, weight.size(1));
-    check_rows("out", out, x, x.size(0), gate == 0 ? out_size : out_size / 2);
-    kernels::LinearArgs args{};
-    args.out = data_of(out);
-    args.out_stride = row_stride(out);
-    args.x = data_of(x);
-    args.x_stride = row_stride(x);
-    args.weight = data_of(weight);
-    args.weight_stride = row_stride(weight);
-    args.num_tokens = static_cast<std::int32_t>(x.size(0));
-    args.out_size = static_cast<std::int32_t>(out_size);
-    args.in_size = static_cast<std::int32_t>(weight.size(1));
-    args.gate = static_cast<kernels::LinearGate>(gate);
-    args.plan = {tiles, split, resident, rows, unroll};
+    enqueue(args, x);
+  });
+}
+
+kernels::LinearNorm norm_of(const TensorView& x, const Optional<TensorView>& weight,
+                            const Optional<TensorView>& residual, const Optional<TensorView>& new_residual,
+                            double eps) {
+  kernels::LinearNorm norm{};
+  norm.on = true;
+  norm.eps = static_cast<float>(eps);
+  if (weight.has_value()) {
+    check_shape("norm_weight", weight.value(), {x.size(1)});
+    check_inner_contiguous("norm_weight", weight.value());
+    norm.weight_is_float = is_dtype(weight.value(), kDLFloat, 32);
+    if (!norm.weight_is_float) check_dtype("norm_weight", weight.value(), kDLBfloat, 16, "float32 or bfloat16");
+    norm.weight = data_of(weight.value());
+  }
+  if (residual.has_value() != new_residual.has_value()) throw ArgumentError("new_residual", "goes with residual_TI");
+  if (residual.has_value()) {
+    check_rows("residual_TI", residual.value(), x, x.size(0), x.size(1));
+    check_dtype("residual_TI", residual.value(), kDLBfloat, 16, "bfloat16");
+    check_rows("new_residual", new_residual.value(), x, x.size(0), x.size(1));
+    check_dtype("new_residual", new_residual.value(), kDLBfloat, 16, "bfloat16");
+    if (row_stride(new_residual.value()) != x.size(1)) throw ArgumentError("new_residual", "expected contiguous rows");
+    norm.residual = data_of(residual.value());
+    norm.residual_stride = row_stride(residual.value());
+    norm.new_residual = data_of(new_residual.value());
+  }
+  return norm;
+}
+
+void normed_linear_ffi(TensorView out, TensorView x, Optional<TensorView> norm_weight, double eps,
+                       Optional<TensorView> residual, Optional<TensorView> new_residual, TensorView weight,
+                       Optional<TensorView> bias, Optional<TensorView> scale, int gate, int resident, int rows,
+                       int unroll, bool dependent) {
+  guarded([&] {
+    kernels::LinearArgs args = arguments_of(out, x, weight, bias, scale, gate);
+    check_dtype("x_TI", x, kDLBfloat, 16, "bfloat16");
+    args.norm = norm_of(x, norm_weight, residual, new_residual, eps);
+    args.plan = {0, 0, resident, rows, unroll};
     args.dependent = dependent;
-    if (scale.has_value()) {
-      if (!is_dtype(weight, kDLFloat8_e4m3fn, 8)) throw ArgumentError("weight_OI", "expected float8_e4m3fn");
-      args.weight_kind = kernels::LinearWeight::kFloat8;
-      set_scale(args, scale.value());
-      if (token_scale.has_value()) set_token_scale(args, token_scale.value());
-    } else if (token_scale.has_value()) {
-      throw ArgumentError("weight_scale", "float8 tokens go with float8 weights");
-    } else {
-      check_dtype("weight_OI", weight, kDLBfloat, 16, "bfloat16");
-    }
-    if (bias.has_value()) {
-      const TensorView& values = bias.value();
-      check_dtype("bias", values, kDLBfloat, 16, "bfloat16");
-      check_shape("bias", values, {out_size});
-      check_inner_contiguous("bias", values);
-      args.bias = data_of(values);
-    }
-    args.stream = stream_of(x);
-    const DeviceGuard guard(x);
-    kernels::linear(args);
+    enqueue(args, x);
   });
 }
 
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(streamed_linear, streamed_linear_ffi);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(normed_linear, normed_linear_ffi);
 
 }  // namespace llm_kernels::bindings::cuda
