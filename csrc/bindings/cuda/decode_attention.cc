@@ -25,7 +25,8 @@ void check_contiguous(const char* field, const TensorView& x) {
 void check_decode_alignment(const char* field, const TensorView& x, std::int64_t bytes) {
   check_inner_contiguous(field, x);
   bool fits = reinterpret_cast<std::uintptr_t>(data_of(x)) % bytes == 0;
-  for (int i = 0; i + 1 < x.ndim(); ++i) fits = fits && (x.size(i) <= 1 || x.stride(i) * 2 % bytes == 0);
+  const std::int64_t width = x.dtype().bits / 8;
+  for (int i = 0; i + 1 < x.ndim(); ++i) fits = fits && (x.size(i) <= 1 || x.stride(i) * width % bytes == 0);
   if (!fits) throw ArgumentError(field, "expected rows that start at multiples of " + std::to_string(bytes) + " bytes");
 }
 
@@ -38,8 +39,11 @@ void check_tensors(const TensorView& out, const TensorView& query, const TensorV
   if (!is_half && !is_dtype(query, kDLBfloat, 16)) throw ArgumentError("query_THD", "expected bfloat16 or float16");
   const DLDataTypeCode code = is_half ? kDLFloat : kDLBfloat;
   check_dtype("out_THV", out, code, 16, "the dtype of query_THD");
-  check_dtype("key_cache", key, code, 16, "the dtype of query_THD");
-  check_dtype("value_cache", value, code, 16, "the dtype of query_THD");
+  if (!is_dtype(key, kDLFloat8_e4m3fn, 8)) {
+    check_dtype("key_cache", key, code, 16, "the dtype of query_THD, or float8_e4m3fn");
+  }
+  check_dtype("value_cache", value, static_cast<DLDataTypeCode>(key.dtype().code), key.dtype().bits,
+              "the dtype of key_cache");
   check_inner_contiguous("out_THV", out);
   check_decode_alignment("query_THD", query, 4);
   check_decode_alignment("key_cache", key, 16);
@@ -80,8 +84,8 @@ const float* floats(const char* field, const Optional<TensorView>& x, std::initi
   return data_as<const float>(x.value());
 }
 
-kernels::DecodeCache decode_cache(const TensorView& cache) {
-  return {data_of(cache), cache.stride(0), cache.stride(1), cache.stride(2), nullptr};
+kernels::DecodeCache decode_cache(const TensorView& cache, const float* scale) {
+  return {data_of(cache), cache.stride(0), cache.stride(1), cache.stride(2), scale};
 }
 
 kernels::PrefixParts prefix_parts(const Optional<TensorView>& lens, const Optional<TensorView>& sums,
@@ -101,9 +105,9 @@ kernels::PrefixParts prefix_parts(const Optional<TensorView>& lens, const Option
 }
 
 void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
-                          TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
-                          Optional<TensorView> prefix_lens, Optional<TensorView> partial,
-                          Optional<TensorView> partial_state, std::int64_t num_rows, double scale, double soft_cap,
+                          Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView context_lens,
+                          TensorView block_tables, Optional<TensorView> sinks, Optional<TensorView> prefix_lens,
+                          Optional<TensorView> partial, Optional<TensorView> partial_state, std::int64_t num_rows, double scale, double soft_cap,
                           std::int64_t sliding_window, std::int64_t chunk, int splits) {
   guarded([&] {
     check_tensors(out, query, key_cache, value_cache);
@@ -123,8 +127,8 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
     args.query = data_of(query);
     args.query_stride_row = query.stride(0);
     args.query_stride_head = query.stride(1);
-    args.key = decode_cache(key_cache);
-    args.value = decode_cache(value_cache);
+    args.key = decode_cache(key_cache, floats("key_scale", key_scale, {key_cache.size(2)}));
+    args.value = decode_cache(value_cache, floats("value_scale", value_scale, {key_cache.size(2)}));
     args.prefix = prefix_parts(prefix_lens, partial, partial_state, num_rows, query);
     args.context_lens = data_as<const std::int32_t>(context_lens);
     args.block_tables = data_as<const std::int32_t>(block_tables);
@@ -140,6 +144,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
     args.sliding_window = static_cast<std::int32_t>(sliding_window);
     args.chunk = static_cast<std::int32_t>(chunk);
     args.is_half = is_dtype(query, kDLFloat, 16);
+    args.is_float8_cache = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
     args.splits = splits;
     const DeviceGuard guard(query);
     check_status("decode_attention", kernels::decode_attention(args, stream_of(query)));

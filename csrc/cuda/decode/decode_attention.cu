@@ -25,11 +25,11 @@ cudaError_t raise_limits(Kernel* kernel, int shared_bytes, std::atomic<std::uint
   return status;
 }
 
-template <class T, int D, bool Wide>
+template <class T, class C, int D, bool Wide>
 cudaError_t launch(const DecodeAttentionArgs& args, cudaStream_t stream) {
   static std::atomic<std::uint64_t> raised{0};
-  constexpr int shared_bytes = DecodeKernel<T, D>::kSharedBytes;
-  const cudaError_t status = raise_limits(decode_kernel<T, D, Wide>, shared_bytes, raised);
+  constexpr int shared_bytes = DecodeKernel<T, C, D>::kSharedBytes;
+  const cudaError_t status = raise_limits(decode_kernel<T, C, D, Wide>, shared_bytes, raised);
   if (status != cudaSuccess) return status;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -45,27 +45,33 @@ cudaError_t launch(const DecodeAttentionArgs& args, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, decode_kernel<T, D, Wide>, args);
+  return cudaLaunchKernelEx(&config, decode_kernel<T, C, D, Wide>, args);
 }
 
-template <class T, int D>
+template <class T, class C, int D>
 cudaError_t launch_for_group(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  if (args.num_heads / args.num_kv_heads <= 8) return launch<T, D, false>(args, stream);
-  return launch<T, D, true>(args, stream);
+  if (args.num_heads / args.num_kv_heads <= 8) return launch<T, C, D, false>(args, stream);
+  return launch<T, C, D, true>(args, stream);
 }
 
-template <class T>
+template <class T, class C>
 cudaError_t launch_for_size(const DecodeAttentionArgs& args, cudaStream_t stream) {
   switch (args.head_size) {
     case 64:
-      return launch_for_group<T, 64>(args, stream);
+      return launch_for_group<T, C, 64>(args, stream);
     case 128:
-      return launch_for_group<T, 128>(args, stream);
+      return launch_for_group<T, C, 128>(args, stream);
     case 256:
-      return launch_for_group<T, 256>(args, stream);
+      return launch_for_group<T, C, 256>(args, stream);
     default:
       return cudaErrorInvalidValue;
   }
+}
+
+template <class T>
+cudaError_t launch_for_cache(const DecodeAttentionArgs& args, cudaStream_t stream) {
+  if (args.is_float8_cache) return launch_for_size<T, __nv_fp8_e4m3>(args, stream);
+  return launch_for_size<T, T>(args, stream);
 }
 
 }  // namespace
@@ -73,7 +79,7 @@ cudaError_t launch_for_size(const DecodeAttentionArgs& args, cudaStream_t stream
 bool has_decode_attention(int head_size) { return head_size == 64 || head_size == 128 || head_size == 256; }
 
 cudaError_t decode_attention(const DecodeAttentionArgs& args, cudaStream_t stream) {
-  return args.is_half ? launch_for_size<__half>(args, stream) : launch_for_size<__nv_bfloat16>(args, stream);
+  return args.is_half ? launch_for_cache<__half>(args, stream) : launch_for_cache<__nv_bfloat16>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda

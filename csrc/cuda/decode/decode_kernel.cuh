@@ -1,11 +1,15 @@
 // The decode kernel: one row and KV head a cluster, whose warps take runs of 16 keys in turn. Knows no host.
 //
+// Keys and values in e4m3 become halves, exactly, and then so do queries and weights.
+//
 // A warp has a ring of stages of its own in shared memory and needs no other warp until its keys are done. All query
 // heads of the KV head are the rows of one fragment. Scores are kept in powers of two. At the end the warps of a block,
 // then the blocks of the cluster put their sums together through shared memory: nothing goes through device memory.
 #pragma once
 
 #include <cooperative_groups.h>
+
+#include <type_traits>
 
 #include "cuda/decode/fragments.cuh"
 #include "llm_kernels/cuda/decode_attention.h"
@@ -14,14 +18,17 @@ namespace llm_kernels::cuda::decode {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kStages = 3;
 constexpr int kRows = kMaxDecodeGroup;
 constexpr float kLog2E = 1.4426950408889634f;
 
-template <class T, int D>
+// T: queries and results. C: the cache.
+template <class T, class C, int D>
 struct DecodeKernel {
+  static constexpr bool kFloat8 = sizeof(C) == 1;
+  using Unit = std::conditional_t<kFloat8, __half, T>;  // what the matrix units multiply
+  static constexpr int kStages = kFloat8 ? 6 : 3;
   static constexpr int kKeys = kDecodeKeys;
-  static constexpr int kRowBytes = D * sizeof(T);
+  static constexpr int kRowBytes = D * sizeof(C);
   static constexpr int kChunks = kRowBytes / 16;  // of 16 bytes in a row
   static constexpr int kTileBytes = kKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;
@@ -31,10 +38,16 @@ struct DecodeKernel {
   static constexpr int kLargest = kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
   static constexpr int kStateFloats = 2 * kWarps * kRows;                // maximum and weight of each warp's rows
   static constexpr int kSharedBytes = kLargest + (kStateFloats + 2 * kRows + kSums) * sizeof(float);
-  static_assert(kChunks >= 8, "the swizzle takes rows of at least 128 bytes");
+  static_assert(kChunks == 4 || kChunks % 8 == 0, "the swizzle takes rows of 64 bytes or multiples of 128");
 
   // Where chunk `c` of row `r` lies in a tile: eight rows of a column are in eight different bank groups.
-  static __device__ __forceinline__ std::uint32_t offset(int r, int c) { return r * kRowBytes + ((c ^ (r & 7)) << 4); }
+  static __device__ __forceinline__ std::uint32_t offset(int r, int c) {
+    if constexpr (kChunks == 4) {
+      return r / 2 * 128 + (((r % 2 * 4 + c) ^ (r / 2 & 7)) << 4);
+    } else {
+      return r * kRowBytes + ((c ^ (r & 7)) << 4);
+    }
+  }
 };
 
 // The keys of a row that this kernel is to read: [begin, end), and where the first run of 16 starts.
@@ -52,9 +65,8 @@ __device__ __forceinline__ KeyRange key_range(const DecodeAttentionArgs& args, i
 }
 
 // One warp's runs: which they are, and the blocks of the cache that hold them.
-template <class T, int D>
+template <class Kernel, class C>
 class Runs {
-  using Kernel = DecodeKernel<T, D>;
 
  public:
   __device__ Runs(const DecodeAttentionArgs& args, const KeyRange& range, int row, int kv_head, int first, int step,
@@ -63,8 +75,8 @@ class Runs {
     const int num_runs = (range.end - range.origin + kDecodeKeys - 1) / kDecodeKeys;
     count_ = num_runs > first ? (num_runs - first + step - 1) / step : 0;
     table_ = args.block_tables + row * args.block_tables_stride;
-    key_ = static_cast<const T*>(args.key.data) + kv_head * args.key.stride_head;
-    value_ = static_cast<const T*>(args.value.data) + kv_head * args.value.stride_head;
+    key_ = static_cast<const C*>(args.key.data) + kv_head * args.key.stride_head;
+    value_ = static_cast<const C*>(args.value.data) + kv_head * args.value.stride_head;
   }
 
   __device__ int count() const { return count_; }
@@ -76,9 +88,9 @@ class Runs {
       if (index % 32 == 0) look_up(index);
       const std::int64_t block = __shfl_sync(~0u, entry_, index % 32);
       const int begin = start(index), offset = begin % args_.block_size;
-      const T* key = key_ + block * args_.key.stride_block + offset * args_.key.stride_token;
-      const T* value = value_ + block * args_.value.stride_block + offset * args_.value.stride_token;
-      const std::uint32_t stage = ring_ + index % kStages * Kernel::kStageBytes;
+      const C* key = key_ + block * args_.key.stride_block + offset * args_.key.stride_token;
+      const C* value = value_ + block * args_.value.stride_block + offset * args_.value.stride_token;
+      const std::uint32_t stage = ring_ + index % Kernel::kStages * Kernel::kStageBytes;
       copy(stage, key, args_.key.stride_token, range_.end - begin);
       copy(stage + Kernel::kTileBytes, value, args_.value.stride_token, range_.end - begin);
     }
@@ -92,12 +104,12 @@ class Runs {
     entry_ = mine < count_ ? table_[start(mine) / args_.block_size] : 0;
   }
 
-  __device__ void copy(std::uint32_t to, const T* from, std::int64_t stride, int num_keys) const {
+  __device__ void copy(std::uint32_t to, const C* from, std::int64_t stride, int num_keys) const {
 #pragma unroll
     for (int i = lane_; i < Kernel::kKeys * Kernel::kChunks; i += 32) {
       const int r = i / Kernel::kChunks, c = i % Kernel::kChunks;
       const bool valid = r < num_keys;
-      copy_16(to + Kernel::offset(r, c), from + (valid ? r * stride : 0) + c * (16 / sizeof(T)), valid);
+      copy_16(to + Kernel::offset(r, c), from + (valid ? r * stride : 0) + c * (16 / sizeof(C)), valid);
     }
   }
 
@@ -107,12 +119,14 @@ class Runs {
   const std::uint32_t ring_;
   int count_ = 0, entry_ = 0;
   const std::int32_t* table_;
-  const T *key_, *value_;
+  const C *key_, *value_;
 };
 
 // The online softmax of a warp: rows lane / 4 and lane / 4 + 8, of the columns those of the fragments.
-template <class T, int D, bool Wide>
+template <class T, class C, int D, bool Wide>
 struct Softmax {
+  using Kernel = DecodeKernel<T, C, D>;
+  using Unit = typename Kernel::Unit;
   static constexpr int kHalves = Wide ? 2 : 1;  // without Wide the rows from 8 on are not there
   std::uint32_t query[D / 16][4];
   float sum[D / 8][4];
@@ -121,7 +135,9 @@ struct Softmax {
   __device__ void start(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
     const int lane = threadIdx.x % 32;
     const T* from = static_cast<const T*>(args.query) + row * args.query_stride_row +
-                    std::int64_t{kv_head} * group * args.query_stride_head + lane % 4 * 2;
+                    std::int64_t{kv_head} * group * args.query_stride_head;
+    // Of a step's 16 columns a lane has two pairs: as fragments have them, or four neighbours, as bytes of e4m3 come.
+    const int first = lane % 4 * (Kernel::kFloat8 ? 4 : 2), second = first + (Kernel::kFloat8 ? 2 : 8);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
@@ -129,8 +145,8 @@ struct Softmax {
         const int member = lane / 4 + i % 2 * 8;
         query[k][i] = 0;
         if (member < group) {
-          const T* at = from + member * args.query_stride_head + k * 16 + i / 2 * 8;
-          query[k][i] = *reinterpret_cast<const std::uint32_t*>(at);
+          const T* at = from + member * args.query_stride_head + k * 16 + (i < 2 ? first : second);
+          query[k][i] = converted<T, Unit>(*reinterpret_cast<const std::uint32_t*>(at));
         }
       }
     }
@@ -148,15 +164,21 @@ struct Softmax {
 
   // Takes in a run of 16 keys, of which those in [begin, end) are seen; both count from the run's first key.
   __device__ void attend(std::uint32_t stage, int begin, int end, float scale, float soft_cap) {
-    using Kernel = DecodeKernel<T, D>;
     const int lane = threadIdx.x % 32, matrix = lane / 8, r = lane % 8;
     float score[2][4] = {};
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
+    for (int k = 0; k < Kernel::kChunks / 2; ++k) {
       std::uint32_t b[4];
       load_matrices(b, stage + Kernel::offset(matrix / 2 * 8 + r, 2 * k + matrix % 2));
-      multiply<T>(score[0], query[k], b[0], b[1]);
-      multiply<T>(score[1], query[k], b[2], b[3]);
+      if constexpr (Kernel::kFloat8) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          multiply<Unit>(score[i / 2], query[2 * k + i % 2], halves_of_low(b[i]), halves_of_high(b[i]));
+        }
+      } else {
+        multiply<Unit>(score[0], query[k], b[0], b[1]);
+        multiply<Unit>(score[1], query[k], b[2], b[3]);
+      }
     }
     shape(score, begin, end, scale, soft_cap);
     std::uint32_t p[4] = {0, 0, 0, 0};
@@ -177,7 +199,7 @@ struct Softmax {
           p_of[j][i] = exp2_fast(score[j][2 * h + i] - shift);
           weight[h] += p_of[j][i];
         }
-        p[2 * j + h] = pack<T>(p_of[j][0], p_of[j][1]);
+        p[2 * j + h] = pack<Unit>(p_of[j][0], p_of[j][1]);
       }
       maximum[h] = best;
 #pragma unroll
@@ -188,11 +210,22 @@ struct Softmax {
     }
     const std::uint32_t values = stage + Kernel::kTileBytes;
 #pragma unroll
-    for (int j = 0; j < D / 8; j += 2) {
+    for (int j = 0; j < Kernel::kChunks; j += 2) {
       std::uint32_t b[4];
       load_matrices_transposed(b, values + Kernel::offset(matrix % 2 * 8 + r, j + matrix / 2));
-      multiply<T>(sum[j], p, b[0], b[1]);
-      multiply<T>(sum[j + 1], p, b[2], b[3]);
+      if constexpr (Kernel::kFloat8) {
+        // Two keys of two columns each: sorted by column, the even ones and the odd ones are two fragments.
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[i] = __byte_perm(b[i], 0, 0x3120);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          multiply<Unit>(sum[2 * (j + i)], p, halves_of_low(b[2 * i]), halves_of_low(b[2 * i + 1]));
+          multiply<Unit>(sum[2 * (j + i) + 1], p, halves_of_high(b[2 * i]), halves_of_high(b[2 * i + 1]));
+        }
+      } else {
+        multiply<Unit>(sum[j], p, b[0], b[1]);
+        multiply<Unit>(sum[j + 1], p, b[2], b[3]);
+      }
     }
   }
 
@@ -210,9 +243,15 @@ struct Softmax {
         weights[r] = total;
       }
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        float2* to = reinterpret_cast<float2*>(sums + r * D + 8 * j + lane % 4 * 2);
-        *to = make_float2(sum[j][2 * h], sum[j][2 * h + 1]);
+      for (int j = 0; j < D / 8; j += 2) {
+        const float *even = sum[j] + 2 * h, *odd = sum[j + 1] + 2 * h;
+        float* to = sums + r * D + 8 * j;
+        if constexpr (Kernel::kFloat8) {
+          reinterpret_cast<float4*>(to)[lane % 4] = make_float4(even[0], odd[0], even[1], odd[1]);
+        } else {
+          reinterpret_cast<float2*>(to)[lane % 4] = make_float2(even[0], even[1]);
+          reinterpret_cast<float2*>(to + 8)[lane % 4] = make_float2(odd[0], odd[1]);
+        }
       }
     }
   }
@@ -237,9 +276,10 @@ struct Softmax {
 };
 
 // Grid (splits, KV heads, rows), clusters of all splits.
-template <class T, int D, bool Wide>
+template <class T, class C, int D, bool Wide>
 __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ DecodeAttentionArgs args) {
-  using Kernel = DecodeKernel<T, D>;
+  using Kernel = DecodeKernel<T, C, D>;
+  constexpr int kStages = Kernel::kStages;
   namespace cg = cooperative_groups;
   extern __shared__ __align__(128) unsigned char shared[];
   float* warp_sums = reinterpret_cast<float*>(shared);
@@ -258,10 +298,10 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
   const KeyRange range = key_range(args, row);
   const std::uint32_t ring = shared_address(shared) + warp * kStages * Kernel::kStageBytes;
   // Neighbouring runs go to different blocks, so that short rows are shared out as well.
-  Runs<T, D> runs(args, range, row, kv_head, warp * splits + split, kWarps * splits, ring);
+  Runs<Kernel, C> runs(args, range, row, kv_head, warp * splits + split, kWarps * splits, ring);
 #pragma unroll
   for (int i = 0; i + 1 < kStages; ++i) runs.issue(i);
-  Softmax<T, D, Wide> softmax;
+  Softmax<T, C, D, Wide> softmax;
   softmax.start(args, row, kv_head, group);
   const float scale = args.key.scale == nullptr ? args.scale : args.scale * args.key.scale[kv_head];
   for (int i = 0; i < runs.count(); ++i) {

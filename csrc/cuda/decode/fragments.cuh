@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -68,6 +69,25 @@ template <>
 __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+// Two numbers in e4m3 as two halves: exact.
+__device__ __forceinline__ std::uint32_t halves_of_low(std::uint32_t bytes) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<std::uint16_t>(bytes)));
+  return pair;
+}
+__device__ __forceinline__ std::uint32_t halves_of_high(std::uint32_t bytes) { return halves_of_low(bytes >> 16); }
+
+// Two numbers as the matrix units take them: as they are, or bfloat16 rounded to half.
+template <class From, class To>
+__device__ __forceinline__ std::uint32_t converted(std::uint32_t pair) {
+  if constexpr (sizeof(From) == sizeof(To) && !(__is_same(From, __nv_bfloat16) && __is_same(To, __half))) {
+    return pair;
+  } else {
+    const float2 x = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+    return pack<To>(x.x, x.y);
+  }
 }
 
 template <class T>

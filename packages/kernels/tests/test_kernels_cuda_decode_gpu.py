@@ -92,6 +92,20 @@ def test_shared_prefix(decode, make_attention_case, share_prefixes, relative_err
     assert relative_error(*_run(decode, case, splits)) < BOUND[torch.bfloat16]
 
 
+@pytest.mark.parametrize("splits", [1, 8])
+@pytest.mark.parametrize("head_size", [64, 128, 256])
+@pytest.mark.parametrize("ratio", [2, 4, 16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_caches_in_e4m3(decode, make_attention_case, relative_error, splits, head_size, ratio, dtype):
+    case = _case(make_attention_case, ratio, head_size, dtype, cache_dtype=torch.float8_e4m3fn)
+    generator = torch.Generator().manual_seed(1)
+    num_kv_heads = HEADS[ratio][1]
+    scales = [(0.2 + torch.rand(num_kv_heads, generator=generator)).cuda() for _ in range(2)]
+    options = {"key_scale": scales[0], "value_scale": scales[1]}
+    assert relative_error(*_run(decode, case, splits, **options)) < BOUND[dtype]
+    assert relative_error(*_run(decode, case, splits)) < BOUND[dtype]
+
+
 def test_many_rows(decode, make_attention_case, relative_error):
     case = _case(make_attention_case, 4, 128, rows=[(1, 17 + 8 * i) for i in range(256)])
     splits = decode.num_splits(256 * 8, 132)

@@ -39,7 +39,8 @@ struct DecodeAttentionArgs {
   float soft_cap;           // 0: none
   std::int32_t sliding_window;  // 0: none
   std::int32_t chunk;           // 0: none
-  bool is_half;                 // fp16, else bf16
+  bool is_half;                 // the query is fp16, else bf16
+  bool is_float8_cache;         // the caches are e4m3, else of the query's dtype
   std::int32_t splits;          // blocks that share a row and a KV head: 1, 2, 4, 8 or 16
 };
 

@@ -51,17 +51,17 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
 
 
 def takes(a: Arguments) -> bool:
-    """Whether the kernel does this call: one dtype of 16 bits, its head sizes, addresses it can copy from."""
+    """Whether the kernel does this call: 16-bit floats, or e4m3 caches, its head sizes, aligned addresses."""
     head_size = a.query.shape[2]
     return (
         head_size in HEAD_SIZES
         and a.values.shape[3] == head_size
         and a.query.dtype in (torch.bfloat16, torch.float16)
-        and a.keys.dtype == a.values.dtype == a.query.dtype
+        and a.keys.dtype == a.values.dtype
+        and a.keys.dtype in (a.query.dtype, torch.float8_e4m3fn)
         and a.group <= _MAX_GROUP
         and a.keys.shape[1] % _KEYS_OF_A_WARP == 0
         and a.alibi_slopes is None
-        and a.key_scale is None
         and _is_aligned(a.keys, 16)
         and _is_aligned(a.values, 16)
         and _is_aligned(a.query, 4)
@@ -90,6 +90,8 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int) -> None:
             a.query,
             a.keys,
             a.values,
+            a.key_scale,
+            a.value_scale,
             metadata.context_lens,
             metadata.block_tables,
             None if a.sinks is None else a.sinks.float(),
