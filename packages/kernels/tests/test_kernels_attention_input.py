@@ -36,7 +36,9 @@ BOUND = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 class Case:
     """Packed projections, caches whose blocks lie apart, and the arguments of a call."""
 
-    def __init__(self, shape, norm, dtype, num_tokens=6, device="cpu", positions_end=50):
+    def __init__(
+        self, shape, norm, dtype, num_tokens=6, device="cpu", positions_end=50, is_e4m3=False, scaled=False
+    ):
         self.heads, self.kv_heads, self.size, self.value_size, rot, self.interleaved = shape
         generator = torch.Generator(device=device).manual_seed(0)
 
@@ -51,6 +53,12 @@ class Case:
         self.packed = randn(num_tokens, sum(self.widths) + 8)
         self.num_blocks = num_tokens // 8 + 4
         self.pool = randn(self.num_blocks, 16 * self.kv_heads * (self.size + self.value_size) + 32)
+        if is_e4m3:
+            self.pool = self.pool.to(torch.float8_e4m3fn)
+        self.scales = {}
+        if scaled:
+            scale = torch.rand(2, self.kv_heads, generator=generator, device=device) * 0.01 + 0.002
+            self.scales = {"key_scale": scale[0], "value_scale": scale[1]}
         slots = torch.randperm(16 * self.num_blocks, generator=generator, device=device)[:num_tokens]
         slots[1:2] = -1
         self.slots = slots
@@ -88,6 +96,7 @@ class Case:
                 self.table,
                 interleaved=self.interleaved,
                 **self.norm,
+                **self.scales,
             )
         return query, pool
 
@@ -98,14 +107,19 @@ class Case:
             ops.rms_norm(key, key, self.norm.get("key_weight"), self.norm["eps"])
         if self.table is not None:
             ops.rotary_embedding(query, key, self.positions, self.table, interleaved=self.interleaved)
-        ops.write_kv(key, value, key_cache, value_cache, self.slots)
+        ops.write_kv(key, value, key_cache, value_cache, self.slots, **self.scales)
         return query, pool
 
 
 def check(case, name, dtype, relative_error):
     (query, pool), (expected, expected_pool) = case.run(name), case.one_by_one()
     assert relative_error(query, expected) < BOUND[dtype]
-    assert relative_error(pool, expected_pool) < BOUND[dtype]
+    bound = BOUND[dtype]
+    if pool.dtype == torch.float8_e4m3fn:
+        # A number between two of e4m3 may fall to either side. The interpreter's cast loses the carry into
+        # the exponent (triton 3.7.1).
+        bound = 0.15 if INTERPRETED else 0.02
+    assert relative_error(pool, expected_pool) < bound
     # What no slot names stays as it was, bit for bit.
     named = torch.zeros(16 * case.num_blocks, dtype=torch.bool, device=pool.device)
     named[case.slots[case.slots >= 0]] = True
@@ -115,11 +129,12 @@ def check(case, name, dtype, relative_error):
         (pool[:, split:-32], case.pool[:, split:-32]),
     ):
         part, before = (x.reshape(16 * case.num_blocks, -1) for x in (part, before))
+        part, before = part.float(), before.float()
         assert torch.equal(part[~named], before[~named])
         assert not torch.equal(part[named], before[named])
-    assert torch.equal(pool[:, -32:], case.pool[:, -32:])
+    assert torch.equal(pool[:, -32:].float(), case.pool[:, -32:].float())
     if case.table is None and not case.norm:
-        assert torch.equal(pool, expected_pool)
+        assert torch.equal(pool.float(), expected_pool.float())
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -128,6 +143,19 @@ def check(case, name, dtype, relative_error):
 @pytest.mark.parametrize("name", ["torch", "cpp"])
 def test_on_the_cpu(relative_error, shape, norm, dtype, name):
     check(Case(shape, norm, dtype), name, dtype, relative_error)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_e4m3_cache_on_the_cpu(relative_error, scaled):
+    case = Case(SHAPES[2], "weights", torch.bfloat16, is_e4m3=True, scaled=scaled)
+    check(case, "torch", torch.bfloat16, relative_error)
+
+
+def test_scales_come_together():
+    case = Case(SHAPES[2], "weights", torch.bfloat16, is_e4m3=True, scaled=True)
+    del case.scales["key_scale"]
+    with pytest.raises(InvalidArgument, match="value_scale"):
+        case.run("torch")
 
 
 def test_cpp_is_chosen_on_the_cpu():
@@ -193,6 +221,13 @@ def test_triton_takes_many_heads_at_once(relative_error, monkeypatch, shape):
 
 
 @inside
+@pytest.mark.parametrize("scaled", [False, True])
+def test_triton_writes_an_e4m3_cache(relative_error, scaled):
+    case = Case(SHAPES[5], "weights", torch.float32, 3, is_e4m3=True, scaled=scaled)
+    check(case, "triton_interpreter", torch.float32, relative_error)
+
+
+@inside
 @pytest.mark.parametrize("parts", [1, 3, 100])
 def test_triton_takes_any_number_of_parts(relative_error, monkeypatch, parts):
     from llm_kernels.triton import attention_input
@@ -222,4 +257,12 @@ class TestOnAGPU:
         case = Case(shape, norm, dtype, num_tokens, device="cuda", positions_end=5000)
         if num_tokens == 1:
             case.slots[:] = 3
+        check(case, "triton", dtype, relative_error)
+
+    @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+    @pytest.mark.parametrize("scaled", [False, True])
+    @pytest.mark.parametrize("num_tokens", [4, 2000])
+    def test_an_e4m3_cache(self, relative_error, shape, scaled, num_tokens):
+        dtype = torch.bfloat16
+        case = Case(shape, "weights", dtype, num_tokens, "cuda", 5000, is_e4m3=True, scaled=scaled)
         check(case, "triton", dtype, relative_error)

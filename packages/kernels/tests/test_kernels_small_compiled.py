@@ -16,6 +16,7 @@ FLOATS = dict.fromkeys((*COLUMNS, "cos_sin"), "*fp32")
 DATA = (
     *("out", "x", "residual", "weight", "bias", "gate_up", "parameters", "logits", "maxima", "candidates"),
     *("query", "key", "value", "key_cache", "value_cache", "query_weight", "key_weight"),
+    *("key_scale", "value_scale"),
 )
 ATTENTION_INPUT = {
     "HAS_NORM": True,
@@ -27,6 +28,8 @@ ATTENTION_INPUT = {
     "HALF": 64,
     "REST": 0,
     "VALUE": 128,
+    "IS_E4M3": False,
+    "HAS_SCALES": False,
 }
 NORM = {"CENTRED": False, "HAS_RESIDUAL": True, "WEIGHT_DIMS": 1, "BIAS_DIMS": 0, "ROWS": 1, "SIZE": 4096}
 TILES = {"HAS_ROWS": True, "TILE": 2048, "STRETCH": 256}

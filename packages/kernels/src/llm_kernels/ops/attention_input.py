@@ -11,31 +11,16 @@ from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
 from llm_kernels.reference import attention_input as reference
 from llm_kernels.registry import PLAIN, Op
 
-_RotateWriteKV: TypeAlias = Callable[
-    [
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor,
-        torch.Tensor | None,
-        torch.Tensor | None,
-        torch.Tensor | None,
-        float | None,
-        bool,
-    ],
-    None,
-]
+_RotateWriteKV: TypeAlias = Callable[..., None]
 _VALUE_SIZE = frozenset({"value_size"})
+_FP8_CACHE = frozenset({"fp8_cache"})
 
 ROTATE_WRITE_KV: Op[_RotateWriteKV] = Op(
     "rotate_write_kv",
     [
         torch_backend(reference.rotate_write_kv),
         cpp_backend("attention_input", "rotate_write_kv", features=_VALUE_SIZE),
-        *triton_backends("attention_input", "rotate_write_kv", features=_VALUE_SIZE),
+        *triton_backends("attention_input", "rotate_write_kv", features=_VALUE_SIZE | _FP8_CACHE),
     ],
 )
 
@@ -54,6 +39,8 @@ def rotate_write_kv(
     key_weight: torch.Tensor | None = None,
     eps: float | None = None,
     interleaved: bool = False,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Norm and rotate queries in place; norm and rotate keys and write them with the values to their slots.
 
@@ -73,6 +60,8 @@ def rotate_write_kv(
         key_weight: [D], factors of the normed keys; None: none.
         eps: Added to the mean square of a head; None: there are no norms.
         interleaved: As in `rotary_embedding`.
+        key_scale: As in `write_kv`.
+        value_scale: Same; both or none.
 
     Raises:
         InvalidArgument: Shapes, dtypes or devices do not fit, weights come without `eps`, or (CPU) a slot
@@ -80,6 +69,10 @@ def rotate_write_kv(
     """
     head_size = key_TKD.shape[-1]
     features = PLAIN if value_TKV.shape[-1] == head_size else _VALUE_SIZE
+    scales: tuple[torch.Tensor | None, ...] = ()
+    if key_cache.dtype == torch.float8_e4m3fn or key_scale is not None or value_scale is not None:
+        features |= _FP8_CACHE
+        scales = (key_scale, value_scale)
     ROTATE_WRITE_KV.pick(query_THD.device, query_THD.dtype, head_size, features)(
         query_THD,
         key_TKD,
@@ -93,4 +86,5 @@ def rotate_write_kv(
         key_weight,
         eps,
         interleaved,
+        *scales,
     )

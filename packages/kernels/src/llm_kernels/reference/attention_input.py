@@ -23,6 +23,8 @@ def rotate_write_kv(
     key_weight: torch.Tensor | None,
     eps: float | None,
     interleaved: bool,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Reference of `ops.rotate_write_kv`; float32 between its steps, rounded at the end."""
     check_rotate_write_kv(
@@ -44,5 +46,6 @@ def rotate_write_kv(
         rms_norm(key, key, key_weight, eps)
     if cos_sin_cache is not None:
         rotary_embedding(query, key, positions, cos_sin_cache, interleaved)
-    write_kv(key.to(key_TKD.dtype), value_TKV, key_cache, value_cache, slot_mapping)
+    key = key.to(key_TKD.dtype)
+    write_kv(key, value_TKV, key_cache, value_cache, slot_mapping, key_scale, value_scale)
     query_THD.copy_(query)

@@ -12,12 +12,27 @@ import triton
 import triton.language as tl
 
 from llm_kernels.attention_input_checks import check_rotate_write_kv
-from llm_kernels.checks import check_inner_contiguous
+from llm_kernels.checks import check_cache_scales, check_inner_contiguous
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 
 # Measured on an H200 with heads of 128 (benchmarks/gpu/small_kernels.py).
 _FEW_TOKENS = 128
 _MANY_TOKENS = 1024
+
+_E4M3_MOST = tl.constexpr(448.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _as_stored(
+    x: tl.tensor, divisor: tl.tensor, dtype: tl.constexpr, IS_E4M3: tl.constexpr, HAS_SCALES: tl.constexpr
+) -> tl.tensor:
+    """Values as their destination holds them; an e4m3 cache holds them divided, and within its range."""
+    if IS_E4M3:
+        x = x.to(tl.float32)
+        if HAS_SCALES:
+            x = x / divisor
+        x = tl.minimum(tl.maximum(x, -_E4M3_MOST), _E4M3_MOST)
+    return x.to(dtype)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -30,11 +45,14 @@ def _norm_and_turn(
     half: tl.tensor,
     head_size: tl.tensor,
     eps: tl.tensor,
+    divisor: tl.tensor,
     HAS_NORM: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
+    IS_E4M3: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ) -> None:
     """Heads from the row pointers `x` to the row pointers `to` (both [HEADS, 1]); `inside` masks heads."""
     square = tl.zeros(inside.shape, dtype=tl.float32)
@@ -65,14 +83,17 @@ def _norm_and_turn(
         if HAS_WEIGHT:
             a *= tl.load(weight + first, mask=columns < half, other=0.0).to(tl.float32)
             b *= tl.load(weight + second, mask=columns < half, other=0.0).to(tl.float32)
-        tl.store(to + first, (a * cos - b * sin).to(to.dtype.element_ty), mask=is_turned)
-        tl.store(to + second, (b * cos + a * sin).to(to.dtype.element_ty), mask=is_turned)
+        turned = _as_stored(a * cos - b * sin, divisor, to.dtype.element_ty, IS_E4M3, HAS_SCALES)
+        tl.store(to + first, turned, mask=is_turned)
+        turned = _as_stored(b * cos + a * sin, divisor, to.dtype.element_ty, IS_E4M3, HAS_SCALES)
+        tl.store(to + second, turned, mask=is_turned)
     if REST > 0:
         if HAS_NORM:
             rest *= factor
         if HAS_WEIGHT:
             rest *= tl.load(weight + others, mask=others < head_size, other=0.0).to(tl.float32)
-        tl.store(to + others, rest.to(to.dtype.element_ty), mask=is_other)
+        rest = _as_stored(rest, divisor, to.dtype.element_ty, IS_E4M3, HAS_SCALES)
+        tl.store(to + others, rest, mask=is_other)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -87,6 +108,8 @@ def _rotate_write_kernel(
     cos_sin: tl.tensor,
     query_weight: tl.tensor,
     key_weight: tl.tensor,
+    key_scale: tl.tensor,
+    value_scale: tl.tensor,
     query_stride_token: tl.tensor,
     query_stride_head: tl.tensor,
     key_stride_token: tl.tensor,
@@ -117,6 +140,8 @@ def _rotate_write_kernel(
     HALF: tl.constexpr,
     REST: tl.constexpr,
     VALUE: tl.constexpr,
+    IS_E4M3: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Grid (tokens, programs of PARTS parts): the query's, then the keys', then the values'."""
@@ -147,16 +172,22 @@ def _rotate_write_kernel(
                 half,
                 head_size,
                 eps,
+                eps,
                 HAS_NORM,
                 HAS_QUERY_WEIGHT,
                 INTERLEAVED,
                 HALF,
                 REST,
+                False,
+                False,
             )
         elif is_written:
             if part < query_parts + kv_parts:
                 heads = ((part - query_parts) * HEADS + tl.arange(0, HEADS))[:, None]
                 wide = heads.to(tl.int64)
+                divisor = eps
+                if HAS_SCALES:
+                    divisor = tl.load(key_scale + heads, mask=heads < num_kv_heads, other=1.0)
                 _norm_and_turn(
                     key + token * key_stride_token + wide * key_stride_head,
                     key_to + wide * key_cache_stride_head,
@@ -166,11 +197,14 @@ def _rotate_write_kernel(
                     half,
                     head_size,
                     eps,
+                    divisor,
                     HAS_NORM,
                     HAS_KEY_WEIGHT,
                     INTERLEAVED,
                     HALF,
                     REST,
+                    IS_E4M3,
+                    HAS_SCALES,
                 )
             else:
                 heads = ((part - query_parts - kv_parts) * HEADS + tl.arange(0, HEADS))[:, None]
@@ -178,7 +212,11 @@ def _rotate_write_kernel(
                 columns = tl.arange(0, VALUE)[None, :]
                 inside = (heads < num_kv_heads) & (columns < value_size)
                 row = value + token * value_stride_token + wide * value_stride_head + columns
-                copied = tl.load(row, mask=inside, other=0.0).to(value_cache.dtype.element_ty)
+                divisor = eps
+                if HAS_SCALES:
+                    divisor = tl.load(value_scale + heads, mask=heads < num_kv_heads, other=1.0)
+                copied = tl.load(row, mask=inside, other=0.0)
+                copied = _as_stored(copied, divisor, value_cache.dtype.element_ty, IS_E4M3, HAS_SCALES)
                 tl.store(value_to + wide * value_cache_stride_head + columns, copied, mask=inside)
 
 
@@ -195,6 +233,8 @@ def rotate_write_kv(
     key_weight: torch.Tensor | None,
     eps: float | None,
     interleaved: bool,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """Triton back end of `ops.rotate_write_kv`; it does not round between its steps."""
     check_rotate_write_kv(
@@ -210,6 +250,7 @@ def rotate_write_kv(
         key_weight,
         eps,
     )
+    check_cache_scales(key_cache, key_scale, value_scale)
     check_inner_contiguous(
         query_THD=query_THD,
         key_TKD=key_TKD,
@@ -246,6 +287,8 @@ def rotate_write_kv(
         query_THD if cos_sin_cache is None else cos_sin_cache,
         query_THD if query_weight is None else query_weight,
         key_TKD if key_weight is None else key_weight,
+        key_TKD if key_scale is None else key_scale,
+        key_TKD if value_scale is None else value_scale,
         *query_THD.stride()[:2],
         *key_TKD.stride()[:2],
         *value_TKV.stride()[:2],
@@ -269,6 +312,8 @@ def rotate_write_kv(
         HALF=triton.next_power_of_2(half) if half else 0,
         REST=triton.next_power_of_2(num_rest) if num_rest else 0,
         VALUE=triton.next_power_of_2(value_size),
+        IS_E4M3=key_cache.dtype == torch.float8_e4m3fn,
+        HAS_SCALES=key_scale is not None,
         num_warps=num_warps(heads, head_size),
         **launch_options(query_THD.device),
     )

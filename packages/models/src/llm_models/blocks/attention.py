@@ -280,7 +280,7 @@ class RunningAttention:
             value_TKV = value.view(tokens, self._kv_heads, spec.value_head_size)
         else:
             key_TKD, value_TKV = query_THD[:, :0], query_THD[:, :0]
-        if self._is_fused and step.packed is None and step.caches[self._cache][0].dtype == x_TE.dtype:
+        if self._is_fused and step.packed is None:
             self._prepare_and_write(query_THD, key_TKD, value_TKV, step)
         else:
             self._prepare(query_THD, key_TKD, value_TKV, step)
