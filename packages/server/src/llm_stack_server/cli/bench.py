@@ -13,7 +13,6 @@ from typing import Any
 from llm_engine.options import EngineOptions
 
 from llm_stack_server.bench import plots, provenance
-from llm_stack_server.bench.http_stream import Endpoint
 from llm_stack_server.bench.workloads import Lengths, Workload, draw_workload, make_workloads
 from llm_stack_server.cli.flags import add_flags
 from llm_stack_server.errors import ServerError
@@ -204,6 +203,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_serve(parsed: argparse.Namespace) -> dict[str, Any]:
+    # Here: what times an engine in this process needs no HTTP parser.
+    from llm_stack_server.bench.http_stream import Endpoint
     from llm_stack_server.bench.serving import measure_server, parse_limits
 
     workload = draw_workload(
