@@ -69,7 +69,7 @@ _HALF = (
         ),
     ),
     (
-        90,
+        60,
         ExpertTiles(
             block_m=64,
             up=Tile(block_n=64, block_k=64, num_warps=4, num_stages=4, descriptor=True),
@@ -104,7 +104,7 @@ _E4M3 = (
         ),
     ),
     (
-        90,
+        60,
         ExpertTiles(
             block_m=64,
             up=Tile(block_n=64, block_k=64, num_warps=4, num_stages=4, descriptor=True),
@@ -120,7 +120,7 @@ _E4M3 = (
         ),
     ),
 )
-TOKEN_TILES = TokenTiles(up_weights=16384, up_warps=4, down_weights=16384, down_warps=4)
+TOKEN_TILES = TokenTiles(up_weights=16384, up_warps=4, down_weights=32768, down_warps=4)
 
 
 def expert_tiles(
@@ -136,4 +136,4 @@ def expert_tiles(
 
 def is_by_token(num_tokens: int, num_experts: int) -> bool:
     """Whether few tokens go to so many experts that reading each pair's weights for itself is best."""
-    return num_tokens <= 4 and num_experts > 1
+    return num_tokens <= 2 and num_experts > 1

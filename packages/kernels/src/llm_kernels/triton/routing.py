@@ -59,6 +59,7 @@ def _route_kernel(
     BY_TOP2: tl.constexpr,
     G_PAD: tl.constexpr,
     K: tl.constexpr,
+    K_PAD: tl.constexpr,
     N_PAD: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
@@ -85,22 +86,24 @@ def _route_kernel(
     if GROUPS > 0:
         size = num_experts // GROUPS
         choice = _within_top_groups(choice, expert, size, GROUPS, TOP_GROUPS, BY_TOP2, G_PAD)
-    # An expert's place: how many are better, or as good and before it.
-    is_better = (choice[None, :] > choice[:, None]) & inside[None, :]
-    is_equal = (choice[None, :] == choice[:, None]) & (expert[None, :] < expert[:, None])
-    place = tl.sum((is_better | is_equal).to(tl.int32), axis=1)
-    is_chosen = inside & (place < K)
-    weight = score
+    lane = tl.arange(0, K_PAD)
+    chosen = tl.zeros([K_PAD], tl.int32)
+    weight = tl.full([K_PAD], minus_infinity, tl.float32)
+    for k in tl.static_range(K):
+        best = tl.argmax(choice, axis=0)
+        chosen = tl.where(lane == k, best, chosen)
+        weight = tl.where(lane == k, tl.sum(tl.where(expert == best, score, 0.0), axis=0), weight)
+        choice = tl.where(expert == best, minus_infinity, choice)
     if SCORING == "softmax_after":
-        power = tl.exp(score - tl.max(tl.where(is_chosen, score, minus_infinity), axis=0))
-        weight = power / tl.sum(tl.where(is_chosen, power, 0.0), axis=0)
+        power = tl.exp(weight - tl.max(weight, axis=0))
+        weight = power / tl.sum(power, axis=0)
     elif SCORING == "sigmoid_after":
-        weight = tl.sigmoid(score)
+        weight = tl.sigmoid(weight)
     if RENORMALIZE:
-        weight = weight / (tl.sum(tl.where(is_chosen, weight, 0.0), axis=0) + renormalize_eps)
-    at = token * K + place
-    tl.store(weights + at, weight * scale, mask=is_chosen)
-    tl.store(ids + at, expert.to(tl.int64), mask=is_chosen)
+        weight = weight / (tl.sum(tl.where(lane < K, weight, 0.0), axis=0) + renormalize_eps)
+    at = token * K + lane
+    tl.store(weights + at, weight * scale, mask=lane < K)
+    tl.store(ids + at, chosen.to(tl.int64), mask=lane < K)
 
 
 def route_experts(
@@ -133,8 +136,9 @@ def route_experts(
         BY_TOP2=rule.group_score == "top2",
         G_PAD=triton.next_power_of_2(max(groups, 1)),
         K=rule.top_k,
+        K_PAD=triton.next_power_of_2(rule.top_k),
         N_PAD=padded,
-        num_warps=4 if padded <= 256 else 8,
+        num_warps=1 if padded <= 256 else 4,
         **launch_options(logits_TN.device),
     )
     return weights, ids
