@@ -11,7 +11,7 @@ A step whose rows are those of the step before has the same groups, and nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,15 @@ class PrefixPlan:
 
     num_rows: int
     groups: tuple[PrefixGroup, ...]
+    _packed: dict[int, NDArray[np.int32]] = field(default_factory=dict, compare=False, repr=False)
 
     def pack(self, padded_rows: int) -> NDArray[np.int32]:
-        """The arrays of `llm_kernels.ops.SharedPrefix` for so many rows, as `layout` says."""
+        """The arrays of `llm_kernels.ops.SharedPrefix` for so many rows, as `layout` says: to be read only."""
+        if padded_rows not in self._packed:
+            self._packed[padded_rows] = self._pack(padded_rows)
+        return self._packed[padded_rows]
+
+    def _pack(self, padded_rows: int) -> NDArray[np.int32]:
         packed = np.zeros(packed_words(padded_rows), np.int32)
         prefix_lens, member_rows, cu_members, group_lens = (packed[part] for part in layout(padded_rows))
         begin = 0
