@@ -44,7 +44,7 @@ class PrefixPlan:
     _packed: dict[int, NDArray[np.int32]] = field(default_factory=dict, compare=False, repr=False)
 
     def pack(self, padded_rows: int) -> NDArray[np.int32]:
-        """The arrays of `llm_kernels.ops.SharedPrefix` for so many rows, as `layout` says: to be read only."""
+        """The arrays of `llm_kernels.ops.SharedPrefix` for so many rows, as `layout` says. Read only."""
         if padded_rows not in self._packed:
             self._packed[padded_rows] = self._pack(padded_rows)
         return self._packed[padded_rows]
