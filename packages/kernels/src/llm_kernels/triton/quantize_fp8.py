@@ -25,6 +25,8 @@ from llm_kernels.triton.dependent_launch import launch_options, let_later_start,
 _PLAIN, _NORM, _GATE = 0, 1, 2
 # Numbers a program where a row is cut.
 _PIECE = 2048
+_MANY_TOKENS = 1024
+_WIDEST = 16384
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -166,11 +168,12 @@ def _launch(
         SIZE=padded,
         LARGEST=E4M3_MAX,
         LEAST_MAGNITUDE=LEAST,
-        num_warps=_num_warps(padded),
+        num_warps=_num_warps(padded, tokens),
         **launch_options(x.device),
     )
 
 
-def _num_warps(padded: int) -> int:
-    """Some 16 to 64 numbers a thread."""
-    return min(16, max(4, padded // 1024))
+def _num_warps(padded: int, tokens: int) -> int:
+    """By measurement on an H200 (docs/performance.md): many rows want many programs, few want many warps each."""
+    most = 16 if tokens < _MANY_TOKENS or padded > _WIDEST else 8
+    return min(most, max(4, padded // 512))
