@@ -228,6 +228,18 @@ def test_a_moved_kernel_cache_still_serves(tmp_path):
     assert not (tmp_path / "first").exists()
 
 
+@needs_triton
+def test_triton_is_prepared_in_the_background():
+    code = """
+from llm_engine.worker.triton_prefetch import start_prefetch
+start_prefetch().join()
+from triton.runtime.cache import triton_key
+print(triton_key.cache_info().currsize)
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert printed.stdout == "1\n"
+
+
 @pytest.mark.parametrize(
     ("option", "variables", "expected"),
     [

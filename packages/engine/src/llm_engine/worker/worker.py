@@ -28,6 +28,7 @@ from llm_engine.worker.memory_plan import MemoryPlan
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
 from llm_engine.worker.pooling_worker import PoolingInfo, describe, run_texts
+from llm_engine.worker.triton_prefetch import start_prefetch
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class Worker:
         """
         started = time.perf_counter()
         config = self._config
+        if self._device.type == "cuda":
+            start_prefetch()
         files = resolve(config.model, offline=config.offline, allow_pickle=config.allow_pickle)
         dtype = pick_dtype(config.dtype, self._device, files.config)
         model = load_model(
