@@ -174,6 +174,6 @@ def _launch(
 
 
 def _num_warps(padded: int, tokens: int) -> int:
-    """By measurement on an H200 (docs/performance.md): many rows want many programs, few want many warps each."""
+    """By measurement on an H200 (docs/performance.md): many rows want few warps each, few rows many."""
     most = 16 if tokens < _MANY_TOKENS or padded > _WIDEST else 8
     return min(most, max(4, padded // 512))
