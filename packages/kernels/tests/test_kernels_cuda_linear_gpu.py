@@ -109,6 +109,42 @@ def test_the_kernels_of_up_to_16_tokens_compute_the_same_product(
             assert relative_error(_streamed(x, weight, bias, gate=1, plan=plan), expected) < 1.5 * BOUND
 
 
+NORMED_PLANS = [(0, 0, 0), (3, 8, 8), (2, 16, 4), (3, 16, 8), (0, 2, 8), (0, 4, 4), (0, 1, 8)]
+
+
+@pytest.mark.parametrize("plan", NORMED_PLANS)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8])
+@pytest.mark.parametrize("weight_kind", ["bf16", "fp8", "fp8_block"])
+def test_normed_products_add_norm_and_multiply(
+    plan: tuple[int, int, int], tokens: int, weight_kind: str, relative_error: Callable[..., float]
+) -> None:
+    from llm_kernels.cuda.linear import normed
+
+    if 0 < plan[1] < 8 and (weight_kind != "bf16" or tokens > (4 if plan[1] > 1 else 1)):
+        pytest.skip("no such kernel")
+    for out_size, in_size in ((2048, 1024), (256, 4096), (1024, 144)):
+        x, weight, bias = _problem(tokens, out_size, in_size)
+        residual = torch.randn(tokens, in_size, device="cuda").bfloat16()
+        norm_weight, scale = torch.rand(in_size, device="cuda") + 0.5, None
+        if weight_kind != "bf16":
+            weight, _ = _float8(out_size, in_size)
+            shape = (out_size,) if weight_kind == "fp8" else (-(-out_size // 128), -(-in_size // 128))
+            scale = torch.rand(shape, device="cuda") + 0.5
+        for kind, rest in itertools.product((None, "silu"), (residual, None)):
+            if kind is not None and plan[1] in (1, 8):
+                continue
+            weights = (norm_weight, 1e-6, weight, kind, bias, scale)
+            with ops.use_backend("normed_linear", "torch"):
+                expected, total = ops.normed_linear(
+                    x, rest, norm_weight, 1e-6, weight, bias, kind=kind, weight_scale=scale
+                )
+            out, stream = normed(x, rest, *weights, plan)
+            assert torch.equal(stream, total)
+            assert relative_error(out, expected) < 2 * BOUND
+            out, stream = normed(x, rest, norm_weight.bfloat16(), *weights[1:], plan)
+            assert relative_error(out, expected) < 4 * BOUND
+
+
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_gated_products_are_those_of_float32(
