@@ -12,6 +12,7 @@ from llm_engine import LLM, SamplingParams
 from llm_engine.worker import InvalidOption, WorkerConfig, create_worker
 from llm_engine.worker.capture_policy import CapturePolicy
 from llm_engine.worker.decode_layout import DecodeLayout
+from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.devices import pick_graphs
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
 
@@ -68,6 +69,10 @@ def generate(llm, **params):
     return [output.outputs[0] for output in outputs]
 
 
+def tokens_of(llm, **params):
+    return [one.token_ids for one in generate(llm, **params)]
+
+
 SETTINGS = [
     {"temperature": 0.0},
     {"temperature": 0.9, "seed": 3},
@@ -89,7 +94,7 @@ def test_the_captured_function_brings_the_eager_tokens(make_llm, params, overlap
     runner = runner_of(other)
     assert runner.num_graph_steps > 10
     assert runner.num_eager_steps > 0
-    assert runner._graphs.num_bytes > 0
+    assert runner._graphs.budget.num_bytes > 0
     stats = other.stats()
     assert (stats.graph_steps, stats.eager_steps) == (runner.num_graph_steps, runner.num_eager_steps)
     assert eager.stats().graph_steps == 0
@@ -107,7 +112,8 @@ def test_padding_rows_write_nothing_and_leave_the_others_alone(make_llm):
     llm = make_llm(graphs=True)
     generate(llm, temperature=0.0)
     runner = runner_of(llm)
-    step = runner._graphs._step
+    tables, metadata = runner.tables, runner.group_metadata
+    step = DecodeStep(runner.model, runner.caches, tables, metadata, max_rows=7)
 
     def run(slots, contexts, padded):
         layout = DecodeLayout(padded, 1)
@@ -141,7 +147,7 @@ def test_what_is_drawn_inside_a_graph(make_llm, params, kind):
     expected = [one.token_ids for one in generate(make_llm(graphs=False), **params)]
     other = make_llm(graphs=True)
     assert [one.token_ids for one in generate(other, **params)] == expected
-    assert {(key.draws, key.filters) for key in runner_of(other)._graphs._graphs} == kind
+    assert {(key.draws, key.filters) for key in runner_of(other)._graphs.decode.graphs} == kind
 
 
 @pytest.mark.parametrize(("memory_bytes", "num_graphs"), [(0, 0), (500, 1), (1500, 2)])
@@ -154,7 +160,7 @@ def test_above_the_memory_budget_nothing_more_is_captured(make_llm, uncaptured, 
     for _ in range(2):
         assert [[one.token_ids for one in generate(llm, **params)] for params in kinds] == expected
     assert uncaptured.num_captured == num_graphs
-    assert runner._graphs.num_bytes == 1000 * num_graphs
+    assert runner._graphs.budget.num_bytes == 1000 * num_graphs
     assert (runner.num_graph_steps > 0) == (num_graphs > 0)
 
 
@@ -201,6 +207,29 @@ def test_where_whole_graphs_fail_pieces_are_tried(make_llm, uncaptured, caplog):
     assert capture.num_apart % num_layers == 0
     assert capture.num_apart >= num_layers * runner.num_graph_steps
     assert not [record for record in caplog.records if "no graph for" in record.getMessage()]
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlapped"])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 2, "top_k": 20}], ids=str
+)
+def test_small_steps_with_prompts_are_captured_too(make_llm, overlap, params):
+    expected = tokens_of(make_llm(graphs=False, overlap=overlap), **params)
+    other = make_llm(graphs=True, overlap=overlap, enable_prefix_caching=False)
+    for _ in range(3):
+        assert tokens_of(other, **params) == expected
+    mixed = runner_of(other)._graphs.mixed
+    assert mixed.num_replays > 3
+    assert {key.filters for key in mixed.graphs} == {"top_k" in params}
+    assert any(key.decodes for key in mixed.graphs)
+    assert any(key.prompts > 1 for key in mixed.graphs)
+
+
+def test_prompts_that_want_logprobs_run_outside(make_llm):
+    other = make_llm(graphs=True)
+    for _ in range(3):
+        generate(other, temperature=0.0, prompt_logprobs=1)
+    assert not runner_of(other)._graphs.mixed.graphs
 
 
 class TestBuckets:

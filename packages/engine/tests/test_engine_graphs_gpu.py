@@ -10,6 +10,7 @@ import pytest
 import torch
 from llm_engine import LLM, SamplingParams
 from llm_engine.worker.decode_step import DecodeStep
+from llm_engine.worker.mixed_step import MixedStep
 from llm_kernels.ops.attention import PAGED_ATTENTION
 
 pytestmark = [
@@ -195,6 +196,23 @@ def test_other_kinds_of_models(tmp_path, kind):
     assert found[1] == found[0]
 
 
+@pytest.mark.parametrize("kind", ["dense", *KINDS])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0.0}, {"temperature": 0.7, "seed": 1, "top_p": 0.9}], ids=str
+)
+def test_small_steps_with_prompts(tmp_path, kind, params):
+    (tmp_path / "config.json").write_text(json.dumps(KINDS.get(kind, CONFIG)))
+    prompts, found = prompts_of(30, longest=90), []
+    for graphs in ("none", "full"):
+        llm = LLM(str(tmp_path), graphs=graphs, **OPTIONS)
+        found.append([tokens_of(llm, prompts, **params) for _ in range(3)])
+        if graphs == "full":
+            runner = llm._client._core._executor._worker._runner
+            assert runner._graphs.mixed.num_replays > 3
+        llm.shutdown()
+    assert found[1] == found[0]
+
+
 def test_logprobs_are_the_eager_ones(make_llm):
     params = SamplingParams(temperature=0.0, max_tokens=9, logprobs=2, prompt_logprobs=1, detokenize=False)
     found = []
@@ -242,7 +260,15 @@ def test_a_capture_that_fails_costs_no_request(make_llm, monkeypatch, caplog, br
             inputs.slots.sum().item()
         return hidden(self, inputs, shares=shares)
 
+    tokens = MixedStep.tokens
+
+    def broken_too(self, key, inputs):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("cannot be captured either")
+        return tokens(self, key, inputs)
+
     monkeypatch.setattr(DecodeStep, "hidden", broken)
+    monkeypatch.setattr(MixedStep, "tokens", broken_too)
     llm = make_llm("full")
     assert tokens_of(llm, prompts, temperature=0.0) == expected
     assert tokens_of(llm, prompts, temperature=0.0) == expected

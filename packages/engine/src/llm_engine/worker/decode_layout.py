@@ -7,29 +7,15 @@ buffer and the device reads them where a captured step expects them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from llm_kernels.ops import DecodeRows
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.worker.packed_layout import PackedLayout
 from llm_engine.worker.shared_prefix import packed_words
-
-# Triton compiles a kernel anew where a pointer's alignment to 16 bytes changes.
-_ALIGNMENT = 16
-_TORCH = {"int64": torch.int64, "int32": torch.int32, "float32": torch.float32}
-
-
-class _Field(NamedTuple):
-    start: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +97,29 @@ class DecodeLayout:
 
     def __init__(self, num_rows: int, num_groups: int) -> None:
         row, tables = (num_rows,), (num_groups, num_rows)
-        shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            "slots": ("int64", row),
-            "context_lens": ("int32", row),
-            "next_positions": ("int64", row),
-            "places": ("int64", row),
-            "seeds": ("int64", row),
-            "temperature": ("float32", row),
-            "top_p": ("float32", row),
-            "min_p": ("float32", row),
-            "top_k": ("int32", row),
-            "new_columns": ("int32", tables),
-            "new_blocks": ("int32", tables),
-            "prefixes": ("int32", (packed_words(num_rows),)),
-        }
-        self._fields: dict[str, _Field] = {}
-        self.num_bytes = 0
-        for name, (dtype, shape) in shapes.items():
-            field = _Field(self.num_bytes, dtype, shape)
-            self._fields[name] = field
-            self.num_bytes += -(-field.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._layout = PackedLayout(
+            {
+                "slots": ("int64", row),
+                "context_lens": ("int32", row),
+                "next_positions": ("int64", row),
+                "places": ("int64", row),
+                "seeds": ("int64", row),
+                "temperature": ("float32", row),
+                "top_p": ("float32", row),
+                "min_p": ("float32", row),
+                "top_k": ("int32", row),
+                "new_columns": ("int32", tables),
+                "new_blocks": ("int32", tables),
+                "prefixes": ("int32", (packed_words(num_rows),)),
+            }
+        )
+        self.num_bytes = self._layout.num_bytes
 
     def on_host(self, buffer: NDArray[np.uint8]) -> HostDecode:
         """The arrays in the beginning of a buffer."""
-        views = {
-            name: buffer[field.start : field.start + field.num_bytes].view(field.dtype).reshape(field.shape)
-            for name, field in self._fields.items()
-        }
+        views: dict[str, Any] = self._layout.on_host(buffer)
         return HostDecode(packed=buffer[: self.num_bytes], **views)
 
     def on_device(self, buffer: Tensor) -> DeviceDecode:
         """The arrays in the beginning of a buffer."""
-        views = {
-            name: buffer[field.start : field.start + field.num_bytes]
-            .view(_TORCH[field.dtype])
-            .view(field.shape)
-            for name, field in self._fields.items()
-        }
-        return DeviceDecode(**views)
+        return DeviceDecode(**self._layout.on_device(buffer))

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import torch
 from llm_kernels.metadata import Apart
-from llm_kernels.ops import (
-    AttentionMetadata,
-    SamplingBatch,
-    draw_tokens,
-    prepare_decode,
-    sample,
-    store_tokens,
-)
+from llm_kernels.ops import AttentionMetadata, prepare_decode, store_tokens
 from llm_models.model import Model
 from torch import Tensor
 
 from llm_engine.worker.decode_layout import DeviceDecode
+from llm_engine.worker.drawing import draw_rows
 from llm_engine.worker.group_metadata import GroupMetadata, unpack_prefixes
 from llm_engine.worker.kv_pool import Caches
 from llm_engine.worker.slot_tables import SlotTables
@@ -113,24 +107,5 @@ class DecodeStep:
         """
         hidden = self.hidden(inputs, shares=shares)
         logits = self._model.raw_logits(hidden)[:, : self._sampled_vocab_size]
-        if filters:
-            drawn = sample(logits, _every_filter(inputs, logits.shape[1]))
-            tokens, faults = drawn.tokens, drawn.faults
-        else:
-            tokens, faults = draw_tokens(logits, inputs.temperature, inputs.seeds, inputs.next_positions)
+        tokens, faults = draw_rows(logits, inputs, filters=filters)
         return store_tokens(tokens, faults, inputs.places, self._tables.token_ids)
-
-
-def _every_filter(inputs: DeviceDecode, vocab_size: int) -> SamplingBatch:
-    """The rows' parameters, with nothing decided on the host."""
-    return SamplingBatch(
-        temperature=inputs.temperature,
-        top_p=inputs.top_p,
-        min_p=inputs.min_p,
-        top_k=inputs.top_k,
-        seeds=inputs.seeds,
-        positions=inputs.next_positions,
-        max_top_k=vocab_size,
-        any_top_p=True,
-        any_min_p=True,
-    )

@@ -19,6 +19,7 @@ from torch import Tensor
 from llm_engine.worker.decode_layout import HostDecode
 from llm_engine.worker.errors import PlanError
 from llm_engine.worker.group_metadata import GroupMetadata, StepRows, unpack_prefixes
+from llm_engine.worker.mixed_layout import HostMixed, MixedKey
 from llm_engine.worker.shared_prefix import PrefixPlan, SharedPrefixes
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
@@ -126,6 +127,48 @@ def fill_decode(
     places += lengths
     if len(batch.sample_rows) != num_rows:
         places[~plan.samples] = -1
+
+
+def fill_mixed(
+    host: HostMixed, key: MixedKey, plan: StepPlan, batch: HostBatch, tables: SlotTables, params: SlotParams
+) -> NDArray[np.int64]:
+    """Writes a plan's decode rows and prompts where a captured step reads them.
+
+    Args:
+        host: All padding.
+        key: The step's sizes.
+        plan: The plan.
+        batch: Its lengths.
+        tables: The slots' tables.
+        params: The slots' parameters.
+
+    Returns:
+        int64[R], where each row of the plan stands in the step.
+    """
+    num_decodes, slots, lengths = batch.num_decodes, plan.slots, batch.context_lens
+    at = np.arange(plan.num_rows)
+    at[num_decodes:] += key.decodes - num_decodes
+    host.slots[at], host.context_lens[at], host.next_positions[at] = slots, lengths, lengths
+    host.seeds[at], host.temperature[at] = params.seeds[slots], params.temperature[slots]
+    if key.filters:
+        host.top_p[at], host.min_p[at], host.top_k[at] = (
+            params.top_p[slots],
+            params.min_p[slots],
+            params.top_k[slots],
+        )
+    sampled = batch.sample_rows
+    host.places[at[sampled]] = slots[sampled].astype(np.int64) * tables.max_tokens + lengths[sampled]
+    query_lens = np.zeros(key.rows + 2, np.int64)
+    query_lens[1 : key.decodes + 1] = 1
+    query_lens[at + 1] = plan.num_tokens
+    query_lens[-1] = key.tokens - query_lens.sum()
+    np.cumsum(query_lens, out=host.cu_query_lens)
+    host.last_tokens[at] = host.cu_query_lens[at + 1] - 1
+    token_at = np.arange(batch.num_tokens)
+    token_at[num_decodes:] += key.decodes - num_decodes
+    host.token_slots[token_at] = np.repeat(host.slots[at], plan.num_tokens)
+    host.positions[token_at] = _positions(plan, batch)
+    return at
 
 
 def input_arrays(plan: StepPlan, batch: HostBatch) -> dict[str, NDArray[np.generic]]:

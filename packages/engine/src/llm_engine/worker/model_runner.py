@@ -7,6 +7,7 @@ returns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,15 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from llm_engine.worker.block_transfers import BlockTransfers
-from llm_engine.worker.capture_policy import CapturePolicy, Choice
-from llm_engine.worker.decode_graphs import DecodeGraphs
-from llm_engine.worker.decode_step import DecodeStep
-from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
+from llm_engine.worker.capture_policy import Choice
+from llm_engine.worker.graph_buckets import GraphKey
 from llm_engine.worker.graph_capture import Capture
 from llm_engine.worker.group_metadata import GroupMetadata
 from llm_engine.worker.input_batch import (
     HostBatch,
     fill_decode,
+    fill_mixed,
     input_arrays,
     last_token_arrays,
     measure,
@@ -34,13 +34,18 @@ from llm_engine.worker.input_batch import (
 )
 from llm_engine.worker.kv_groups import KVLayout
 from llm_engine.worker.kv_pool import KVPool
+from llm_engine.worker.mixed_policy import LARGEST_DECODES, LARGEST_PROMPTS, MixedChoice
 from llm_engine.worker.pending_step import Launched, PendingStep, PromptChunk
 from llm_engine.worker.prompt_logprobs import score_positions
+from llm_engine.worker.runner_graphs import DecodeGraphs, MixedGraphs, RunnerGraphs
 from llm_engine.worker.sampler import Sampled, SamplingPlan, draw, plan_sampling
 from llm_engine.worker.shared_prefix import SharedPrefixes
 from llm_engine.worker.slot_params import SlotParams
 from llm_engine.worker.slot_tables import SlotTables, TableUpdate
+from llm_engine.worker.step_graphs import StepGraphs
 from llm_engine.worker.upload import TokenRing, upload
+
+K = TypeVar("K")
 
 
 class ModelRunner:
@@ -79,11 +84,11 @@ class ModelRunner:
         sharing = [index for index, group in enumerate(layout.groups) if group.kind == "full"]
         self.group_metadata = GroupMetadata(self.tables, layout.cache_groups(), sharing)
         self._shared = SharedPrefixes(self.tables, layout.groups)
-        self._token_ring = TokenRing(num_slots, self.device)
+        self._token_ring = TokenRing(num_slots + LARGEST_DECODES + LARGEST_PROMPTS, self.device)
         self.params = SlotParams(num_slots)
         self._transfers = BlockTransfers(pool.storages, host_blocks)
         self.num_graph_steps = self.num_eager_steps = 0
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: RunnerGraphs | None = None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> PendingStep:
@@ -94,14 +99,8 @@ class ModelRunner:
         """
         update = self._apply_admissions(plan)
         batch = measure(plan, self.tables, self._shared)
-        choice = self._choose(plan, batch)
-        if choice is None:
-            return self._launch_eagerly(plan, batch, update)
-        assert self._graphs is not None
-        pending = self._launch_decode(self._graphs, choice, plan, batch, update)
-        if choice.captures:
-            self._graphs.capture_due()
-        return pending
+        pending = self._launch_as_graph(plan, batch, update)
+        return self._launch_eagerly(plan, batch, update) if pending is None else pending
 
     def reset(self) -> None:
         """Forgets every slot."""
@@ -117,67 +116,100 @@ class ModelRunner:
             memory_bytes: Device memory that the graphs may take.
             lockstep: Whether other ranks run the same steps.
         """
-        buckets = GraphBuckets(self.tables.num_slots)
-        step = DecodeStep(
+        self._graphs = RunnerGraphs(
             self.model,
             self.caches,
             self.tables,
             self.group_metadata,
-            max_rows=buckets.rows[-1],
-            sampled_vocab_size=self.sampled_vocab_size,
-            apart=capture.apart,
-        )
-        self._graphs = DecodeGraphs(
-            step,
-            CapturePolicy(buckets, lockstep=lockstep),
             capture,
-            num_groups=len(self.tables.table_order),
-            max_rows=buckets.rows[-1],
-            device=self.device,
+            sampled_vocab_size=self.sampled_vocab_size,
             memory_bytes=memory_bytes,
+            lockstep=lockstep,
         )
 
-    def _choose(self, plan: StepPlan, batch: HostBatch) -> Choice | None:
-        """How a step runs whose rows all have one token; None: unpadded, kernel by kernel."""
-        if self._graphs is None or batch.max_query_len > 1:
+    def _launch_as_graph(self, plan: StepPlan, batch: HostBatch, update: TableUpdate) -> PendingStep | None:
+        """A step padded to a size that has a graph or will have; None: there is none for it."""
+        graphs = self._graphs
+        if graphs is None:
             return None
-        draws = self.params.all_plain(plan.slots, batch.context_lens)
-        filters = draws and bool(self.params.has_filters[plan.slots].any())
-        shares = batch.prefixes is not None
-        return self._graphs.choose(GraphKey(plan.num_rows, draws=draws, filters=filters, shares=shares))
+        plain = self.params.all_plain(plan.slots, batch.context_lens)
+        filters = plain and bool(self.params.has_filters[plan.slots].any())
+        if batch.num_decodes == plan.num_rows:
+            shares = batch.prefixes is not None
+            wanted = GraphKey(plan.num_rows, draws=plain, filters=filters, shares=shares)
+            choice = graphs.decode_policy.choose(wanted)
+            return None if choice is None else self._launch_decode(graphs.decode, choice, plan, batch, update)
+        if not plain or batch.prefixes is not None or graphs.mixed is None:
+            return None
+        mixed = graphs.mixed_policy.choose(
+            batch.num_tokens, batch.num_decodes, plan.num_rows - batch.num_decodes, filters=filters
+        )
+        return None if mixed is None else self._launch_mixed(graphs.mixed, mixed, plan, batch, update)
 
     def _launch_decode(
         self, graphs: DecodeGraphs, choice: Choice, plan: StepPlan, batch: HostBatch, update: TableUpdate
     ) -> PendingStep:
-        """A step whose rows all have one token, padded to a size that has a graph or will have."""
-        host = graphs.host_arrays(choice.key)
-        fill_decode(host, plan, batch, self.tables, self.params, filters=choice.key.filters)
+        """A step whose rows all have one token."""
+        key = choice.key
+        host = graphs.host_arrays(key)
+        fill_decode(host, plan, batch, self.tables, self.params, filters=key.filters)
         if batch.prefixes is not None:
-            host.prefixes[:] = batch.prefixes.pack(choice.key.rows)
+            host.prefixes[:] = batch.prefixes.pack(key.rows)
         arrays: dict[str, NDArray[np.generic]] = {}
         if plan.admitted or update.most_per_row > 1:
             arrays = table_arrays(plan, update)
         else:
             update.spread(self.tables.table_order, host.new_columns, host.new_blocks)
-        sampling = None if choice.key.draws else self._plan_sampling(plan, batch)
+        sampling = None if key.draws else self._plan_sampling(plan, batch)
         if sampling is not None:
             arrays.update(sampling.arrays)
             arrays.update(last_token_arrays(batch))
+        sent = self._prepare(plan, arrays)
+        output = self._run(graphs, key, captures=choice.captures)
+        if key.draws:
+            pending = self._fetch(plan, batch, output[: plan.num_rows], None)
+        else:
+            pending = self._finish(plan, batch, output[: plan.num_rows], sampling, sent)
+        graphs.capture_due()
+        return pending
+
+    def _launch_mixed(
+        self, graphs: MixedGraphs, choice: MixedChoice, plan: StepPlan, batch: HostBatch, update: TableUpdate
+    ) -> PendingStep:
+        """A small step with prompts."""
+        key = choice.key
+        rows = fill_mixed(graphs.host_arrays(key), key, plan, batch, self.tables, self.params)
+        self._prepare(plan, table_arrays(plan, update))
+        output = self._run(graphs, key, captures=choice.captures)
+        pending = self._fetch(plan, batch, output, rows)
+        graphs.capture_due()
+        return pending
+
+    def _prepare(self, plan: StepPlan, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Tensor]:
+        """Sends arrays, and brings tables and caches to where the step expects them."""
         sent = upload(arrays, self.device) if arrays else {}
         update_tables(plan, sent, self.tables)
         self._transfers.carry_out(plan.transfers)
+        return sent
+
+    def _run(self, graphs: StepGraphs[K, Any, Any], key: K, *, captures: bool) -> Tensor:
         replays = graphs.num_replays
-        output = graphs.run(choice)
+        output = graphs.run(key, captures=captures)
         self.num_graph_steps += graphs.num_replays - replays
         self.num_eager_steps += 1 - (graphs.num_replays - replays)
-        if not choice.key.draws:
-            return self._finish(plan, batch, output[: plan.num_rows], sampling, sent)
-        rows = batch.sample_rows
-        sampled = Sampled(
-            self._token_ring.fetch(output, plan.num_rows),
-            entries=None if len(rows) == plan.num_rows else rows,
-        )
-        return self._pending(plan, batch, sampled if rows.size else None)
+        return output
+
+    def _fetch(
+        self, plan: StepPlan, batch: HostBatch, tokens: Tensor, rows: NDArray[np.int64] | None
+    ) -> PendingStep:
+        """Starts the way of drawn tokens to the host; `rows`: where the plan's stand, None: in order."""
+        entries: NDArray[np.int64] | None = batch.sample_rows
+        if rows is not None:
+            entries = rows[batch.sample_rows]
+        elif len(batch.sample_rows) == plan.num_rows:
+            entries = None
+        host = self._token_ring.fetch(tokens, len(tokens))
+        return self._pending(plan, batch, Sampled(host, entries=entries) if batch.sample_rows.size else None)
 
     def _launch_eagerly(self, plan: StepPlan, batch: HostBatch, update: TableUpdate) -> PendingStep:
         """A step of any rows, unpadded, kernel by kernel."""
@@ -187,9 +219,7 @@ class ModelRunner:
         if sampling is not None:
             arrays.update(sampling.arrays)
             arrays.update(last_token_arrays(batch))
-        sent = upload(arrays, self.device)
-        update_tables(plan, sent, self.tables)
-        self._transfers.carry_out(plan.transfers)
+        sent = self._prepare(plan, arrays)
         self.num_eager_steps += 1
         inputs = model_inputs(batch, sent, self.tables, self.group_metadata)
         hidden_TE = self.model.forward(inputs.input_ids, inputs.metadata, self.caches)
