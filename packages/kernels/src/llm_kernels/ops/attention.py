@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
+from llm_kernels.backends import cpp_backend, cuda_backend, torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import attention as reference_attention
 from llm_kernels.registry import PLAIN, Op
@@ -39,10 +39,16 @@ _VALUE_SIZE = frozenset({"value_size"})
 _ODD_VALUE_SIZE = frozenset({"value_size", "odd_size"})  # one of the two sizes is no multiple of 16
 _CPP_FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
 _TRITON_FEATURES = _CPP_FEATURES | _ODD_VALUE_SIZE | {"fp8_cache"}
+_CUDA_FEATURES = frozenset({"chunk", "sinks", "all_keys"})
+_CUDA_DTYPES = frozenset({torch.bfloat16, torch.float16})
 
 
 def _cpp_head_size(_dtype: torch.dtype, head_size: int) -> bool:
     return head_size % 16 == 0 and head_size <= 512
+
+
+def _cuda_head_size(_dtype: torch.dtype, head_size: int) -> bool:
+    return head_size in (64, 96, 128, 192, 256)
 
 
 def _triton_head_size(_dtype: torch.dtype, head_size: int) -> bool:
@@ -54,6 +60,7 @@ PAGED_ATTENTION: Op[_PagedAttention] = Op(
     [
         torch_backend(reference_attention.paged_attention),
         cpp_backend("attention", "paged_attention", _cpp_head_size, _CPP_FEATURES),
+        cuda_backend("attention", "paged_attention", _cuda_head_size, _CUDA_FEATURES, _CUDA_DTYPES),
         *triton_backends("attention", "paged_attention", _triton_head_size, _TRITON_FEATURES),
     ],
 )
