@@ -1,4 +1,4 @@
-"""Models with e4m3 weights through the engine on a CUDA device: graphs against none, and what memory holds."""
+"""Models with e4m3 weights through the engine on a CUDA device: graphs against none."""
 
 import pytest
 import tokenizers
