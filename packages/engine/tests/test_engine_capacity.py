@@ -168,6 +168,11 @@ def test_what_would_not_start_is_told(tmp_path, options, gpu, error, message):
         predict_capacity(EngineOptions(**options), find_gpu(gpu))
 
 
+def test_weights_that_do_not_fit_are_told(tmp_path):
+    with pytest.raises(StartupError, match=r"ModelTooLarge: weights take 56.9 GiB .* of 19.8 GiB"):
+        predict(tmp_path, QWEN3_30B_A3B, find_gpu("l4"))
+
+
 def test_models_that_cannot_be_predicted_are_refused(tmp_path):
     with pytest.raises(StartupError, match="gives vectors or scores"):
         predict(tmp_path, {"architectures": ["BertModel"]} | TINY)

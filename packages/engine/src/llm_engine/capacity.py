@@ -129,6 +129,7 @@ def _predict(options: EngineOptions, gpu: Gpu, files: ModelFiles, spec: DecoderS
         ),
     )
     memory = _memory(options, gpu, spec, parameters, layout, dtype, longest)
+    _check_fits(memory)
     num_blocks = count_pages(layout, _limits(options), memory)
     max_model_len = min(longest, layout.longest(num_blocks))
     tokens = layout.alignment * max(1, max_model_len // layout.alignment)
@@ -150,6 +151,20 @@ def _predict(options: EngineOptions, gpu: Gpu, files: ModelFiles, spec: DecoderS
         },
         floors=tuple(_floors(options, gpu, layout, num_blocks, max_model_len, reading)),
     )
+
+
+def _check_fits(memory: MemoryPlan) -> None:
+    if memory.kv_bytes <= 0:
+        weights, others, limit = (
+            round(num_bytes / 2**30, 1)
+            for num_bytes in (
+                memory.weights_bytes,
+                memory.used_bytes - memory.weights_bytes,
+                memory.limit_bytes,
+            )
+        )
+        reason = f"weights take {weights} GiB and all but the cache {others} GiB more, of {limit} GiB"
+        raise StartupError("ModelTooLarge", f"{reason}: raise tensor_parallel_size, or quantize")
 
 
 def _limits(options: EngineOptions) -> WorkerConfig:
