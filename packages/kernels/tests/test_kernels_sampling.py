@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from llm_kernels.ops import Penalties, SamplingBatch, sample, token_ranks
-from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS
+from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS, TOKEN_RANKS
 from llm_kernels.reference import sampling as reference
 
 VOCAB = 97
@@ -399,12 +399,53 @@ def test_the_triton_filters_keep_what_the_reference_keeps_in_the_interpreter():
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
 
 
+_INTERPRETED_RANKS = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from test_kernels_sampling import check_ranks
+from llm_kernels.triton.sampling_ranks import token_ranks
+generator = torch.Generator().manual_seed(0)
+for vocab, dtype in ((97, torch.float32), (3000, torch.float16), (5000, torch.float32)):
+    logits = (torch.randn(6, vocab + 3, generator=generator) * 2).to(dtype)[:, :vocab]
+    logits[3, 5:] = -torch.inf
+    logits[4] = 1.0
+    tokens = torch.randint(0, 5, (6,), generator=generator)
+    for num_top in (0, 1, 5, 40):
+        check_ranks(logits, tokens, token_ranks(logits, tokens, num_top), num_top)
+print("equal")
+"""
+
+
+def check_ranks(logits, tokens, found, num_top):
+    logprobs, ranks, _, top_logprobs = reference.token_ranks(logits, tokens, num_top)
+    torch.testing.assert_close(found[0], logprobs, atol=2e-5, rtol=1e-5)
+    assert torch.equal(found[1], ranks)
+    assert torch.equal(
+        found[2], logits.float().sort(dim=-1, descending=True, stable=True).indices[:, :num_top]
+    )
+    torch.testing.assert_close(found[3], top_logprobs, atol=2e-5, rtol=1e-5)
+
+
+def test_the_triton_ranks_equal_the_reference_in_the_interpreter():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERPRETED_RANKS, str(Path(__file__).parent)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
 _INTERPRETED = """
 import torch
 from llm_kernels.reference import sampling as reference
 from llm_kernels.triton import sampling as fused
 generator = torch.Generator().manual_seed(0)
-for vocab, dtype in ((97, torch.float32), (4096, torch.float16), (9000, torch.float32)):
+for vocab, dtype in ((97, torch.float32), (2048, torch.float16), (5000, torch.float32)):
     logits = (torch.randn(10, vocab + 3, generator=generator) * 4).to(dtype)[:, :vocab]
     logits[1, 5:] = -torch.inf
     logits[2] = 1.0
@@ -415,7 +456,7 @@ for vocab, dtype in ((97, torch.float32), (4096, torch.float16), (9000, torch.fl
     broken = torch.tensor([7, 8, 9])
     temperature = torch.tensor([1.0, 0.5, 2.0, 1e-6, 1e6, 0.0, 0.0, 1.0, 0.0, 1.0])
     seeds = torch.randint(-2**62, 2**62, (10,), generator=generator)
-    for position in (0, 1, 77, 2**31):
+    for position in (0, 2**31):
         for greedy in (False, True):
             heat = temperature * (not greedy)
             arguments = (logits, heat, seeds, torch.full((10,), position), None, greedy)
@@ -521,6 +562,21 @@ def test_the_triton_filters_keep_what_the_reference_keeps_on_a_gpu(dtype, scale)
         slack = 20 if dtype == torch.float32 else 0
         assert len(rows_that_keep_others(logits, params, found, slack)) <= 1
         assert torch.equal(found, find(logits, params))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_top", [0, 1, 20, 700])
+def test_the_triton_ranks_equal_the_reference_on_a_gpu(dtype, num_top):
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = (torch.randn(20, 152_000, generator=generator, device="cuda") * 3).to(dtype)[:, :151_936]
+    logits[3, 5:] = -torch.inf
+    logits[4] = 1.0
+    tokens = torch.randint(0, 151_936, (20,), generator=generator, device="cuda")
+    tokens[3] = 2
+    rank = TOKEN_RANKS.pick(logits.device, dtype, 151_936)
+    check_ranks(logits, tokens, rank(logits, tokens, num_top), num_top)
 
 
 @pytest.mark.gpu

@@ -45,6 +45,13 @@ KERNELS = {
     "sampling_filters._gather": {**TILES, "CANDIDATES": 8192},
     "sampling_filters._select": {"HAS_ROWS": True, "CANDIDATES": 8192, "SPARE_BITS": 16, "BLOCK": 4096},
 }
+RANKS = {"TILE": 2048, "STRETCH": 256}
+KERNELS |= {
+    "sampling_ranks._tile_sums": {"HAS_TOP": True, **RANKS},
+    "sampling_ranks._row_sums": {"HAS_TOP": True, "TILES": 128, "STRETCHES": 1024, "SPARE": 16},
+    "sampling_ranks._gather_top": {"CANDIDATES": 4096, **RANKS},
+    "sampling_ranks._take_top": {"CANDIDATES": 4096, "BLOCK": 1024},
+}
 
 
 @pytest.mark.slow
@@ -62,9 +69,12 @@ def test_compiles_for_sm_90(name, dtype):
     if not hasattr(kernel, "cache_key"):
         pytest.skip("the interpreter is on")
     constants = {**KERNELS[name], "PDL": True}
-    if "SPARE_BITS" in constants and dtype == torch.float32:
-        constants["SPARE_BITS"] = 0
+    for bits in {"SPARE", "SPARE_BITS"} & constants.keys():
+        constants[bits] = 0 if dtype == torch.float32 else 16
     types = dict.fromkeys(kernel.arg_names, "i32") | INTEGERS | FLOATS | dict.fromkeys(DATA, NAMES[dtype])
+    if module == "sampling_ranks":
+        types |= {"candidates": "*i64", "ranks": "*i64", "top_ids": "*i64", "tile_above": "*i32"}
+        types |= dict.fromkeys(("tile_sum", "log_sums", "logprobs", "top_logprobs"), "*fp32")
     types |= {"eps": "fp32", "log_vocab": "fp32"} | dict.fromkeys(constants, "constexpr")
     signature = {argument: types[argument] for argument in kernel.arg_names}
     aligned = [i for i, (k, v) in enumerate(signature.items()) if v.startswith("*") or "stride_" in k]

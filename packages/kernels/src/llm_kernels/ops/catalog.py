@@ -28,7 +28,7 @@ from llm_kernels.ops.quantize_fp8 import GATED_ACTIVATION_FP8, QUANTIZE_FP8, RMS
 from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
 from llm_kernels.ops.routing import ROUTE_EXPERTS
-from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS
+from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS, TOKEN_RANKS
 from llm_kernels.ops.selective_scan import SELECTIVE_SCAN
 from llm_kernels.ops.ssd_scan import SSD_SCAN
 from llm_kernels.ops.varlen_attention import VARLEN_ATTENTION
@@ -69,6 +69,7 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         SSD_SCAN,
         DRAW_TOKENS,
         FILTER_THRESHOLDS,
+        TOKEN_RANKS,
         PREPARE_DECODE,
         STORE_TOKENS,
     )

@@ -19,6 +19,7 @@ from llm_kernels.sampling_batch import SampleOutput, SamplingBatch, TokenRanks
 
 _Draw: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor]]
 _Filter: TypeAlias = Callable[[Tensor, SamplingBatch], Tensor]
+_Ranks: TypeAlias = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 # At 256 rows of 151,936 tokens the torch form moves several gigabytes a step.
 DRAW_TOKENS: Op[_Draw] = Op(
@@ -31,6 +32,15 @@ FILTER_THRESHOLDS: Op[_Filter] = Op(
     [
         torch_backend(reference.filter_thresholds),
         *triton_backends("sampling_filters", "filter_thresholds"),
+    ],
+    default_size=151_936,
+)
+
+TOKEN_RANKS: Op[_Ranks] = Op(
+    "token_ranks",
+    [
+        torch_backend(reference.token_ranks),
+        *triton_backends("sampling_ranks", "token_ranks"),
     ],
     default_size=151_936,
 )
@@ -102,8 +112,14 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> TokenRanks:
 
     Returns:
         The places of the tokens; `num_top` is cut to V.
+
+    Raises:
+        ValueError: The logits are not a floating-point matrix, or `tokens` has not R entries.
     """
-    logprobs, ranks, top_ids, top_logprobs = reference.token_ranks(logits.float(), tokens, num_top)
+    _check_logits(logits)
+    _check_column("tokens", tokens, logits.shape[0])
+    rank = TOKEN_RANKS.pick(logits.device, logits.dtype, logits.shape[1])
+    logprobs, ranks, top_ids, top_logprobs = rank(logits, tokens, num_top)
     return TokenRanks(logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs)
 
 

@@ -206,6 +206,7 @@ def hash_uniform(key_a: Tensor, key_b: Tensor, num_tokens: int) -> Tensor:
 
 def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Reference of `ops.token_ranks`: logprobs, ranks, top ids, top logprobs."""
+    logits = logits.float()
     chosen = logits.gather(1, tokens[:, None])
     log_sum = torch.logsumexp(logits, dim=-1, keepdim=True)
     ranks = (logits > chosen).sum(dim=-1) + 1

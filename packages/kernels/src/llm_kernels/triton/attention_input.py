@@ -324,7 +324,7 @@ def heads_per_part(num_tokens: int, head_size: int) -> int:
     if num_tokens == 1:
         return 1
     elements = 512 if num_tokens <= _FEW_TOKENS else 1024
-    return max(1, min(8, elements // triton.next_power_of_2(head_size)))
+    return max(1, min(8, elements // int(triton.next_power_of_2(head_size))))
 
 
 def parts_per_program(num_tokens: int, num_parts: int) -> int:
@@ -334,4 +334,4 @@ def parts_per_program(num_tokens: int, num_parts: int) -> int:
 
 def num_warps(heads: int, head_size: int) -> int:
     """Warps of a program: sixteen elements a thread."""
-    return max(1, min(8, heads * triton.next_power_of_2(head_size) // 512))
+    return max(1, min(8, heads * int(triton.next_power_of_2(head_size)) // 512))

@@ -25,22 +25,22 @@ _STRETCH = 256
 _CANDIDATES = 8192
 _SEARCH_BLOCK = 4096
 # Bits of a float32 key that are the same for all values of a dtype.
-_SPARE_BITS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
+SPARE_BITS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 
 _SMALLEST_TEMPERATURE = tl.constexpr(reference.SMALLEST_TEMPERATURE)
 _UNIT_MASS = tl.constexpr(2.0**40)
-_SMALLEST = tl.constexpr(-3.4028234663852886e38)
+SMALLEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _key(value: tl.tensor, SPARE_BITS: tl.constexpr) -> tl.tensor:
+def key_of(value: tl.tensor, SPARE_BITS: tl.constexpr) -> tl.tensor:
     """int32 in the order of the float32 values, without the bits that are all alike."""
     bits = value.to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SPARE_BITS
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _value(key: tl.tensor, SPARE_BITS: tl.constexpr) -> tl.tensor:
+def value_of(key: tl.tensor, SPARE_BITS: tl.constexpr) -> tl.tensor:
     """The least float32 with a key (int64 or int32)."""
     bits = (key << SPARE_BITS).to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
@@ -59,7 +59,7 @@ def _weights(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _least_kept(
+def least_kept(
     source: tl.tensor,
     count: tl.tensor,
     low: tl.tensor,
@@ -83,11 +83,11 @@ def _least_kept(
         second = low + width // 2
         third = second + width // 4
         if (rounds % 2 == 0) & (width > (1 << (24 - SPARE_BITS))):
-            from_value = _value(low, SPARE_BITS)
-            step = _value(high, SPARE_BITS) * 0.25 - from_value * 0.25
-            first = _key(from_value + step, SPARE_BITS).to(tl.int64)
-            second = _key(from_value + 2 * step, SPARE_BITS).to(tl.int64)
-            third = _key(from_value + 3 * step, SPARE_BITS).to(tl.int64)
+            from_value = value_of(low, SPARE_BITS)
+            step = value_of(high, SPARE_BITS) * 0.25 - from_value * 0.25
+            first = key_of(from_value + step, SPARE_BITS).to(tl.int64)
+            second = key_of(from_value + 2 * step, SPARE_BITS).to(tl.int64)
+            third = key_of(from_value + 3 * step, SPARE_BITS).to(tl.int64)
             first = tl.minimum(tl.maximum(first, low), high - 1)
             second = tl.minimum(tl.maximum(second, first), high - 1)
             third = tl.minimum(tl.maximum(third, second), high - 1)
@@ -99,7 +99,7 @@ def _least_kept(
             place = start + tl.arange(0, BLOCK)
             inside = place < count
             value = tl.load(source + place, mask=inside, other=float("-inf")).to(tl.float32)
-            key = _key(value, SPARE_BITS)
+            key = key_of(value, SPARE_BITS)
             weight = _weights(value, inside, largest, inverse, IS_MASS)
             above_first += tl.where(key > first.to(tl.int32), weight, 0)
             above_second += tl.where(key > second.to(tl.int32), weight, 0)
@@ -192,16 +192,16 @@ def _cuts(
         if has_top_k:
             cut = float("-inf")
             if kept <= num_stretches:
-                low = _key(tl.full((), _SMALLEST, tl.float32), SPARE_BITS).to(tl.int64)
-                high = _key(largest, SPARE_BITS).to(tl.int64)
-                found = _least_kept(
+                low = key_of(tl.full((), SMALLEST, tl.float32), SPARE_BITS).to(tl.int64)
+                high = key_of(largest, SPARE_BITS).to(tl.int64)
+                found = least_kept(
                     source, num_stretches, low, high, kept.to(tl.int64), 0.0, 0.0, False, SPARE_BITS, BLOCK
                 )
-                cut = _value(found, SPARE_BITS)
+                cut = value_of(found, SPARE_BITS)
         else:
             # exp(-depth) times the vocabulary is less than what top-p leaves out of the largest's weight.
             depth = log_vocab - tl.log(1.0 - share) + 0.01
-            cut = tl.maximum(largest - tl.maximum(heat, _SMALLEST_TEMPERATURE) * depth, _SMALLEST)
+            cut = tl.maximum(largest - tl.maximum(heat, _SMALLEST_TEMPERATURE) * depth, SMALLEST)
     tl.store(row_max + place, largest)
     tl.store(cuts + place, cut)
     tl.store(counts + place, 0)
@@ -229,7 +229,7 @@ def _gather(
     CANDIDATES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Grid (filtered rows, tiles): puts what reaches the cut side by side; for top-p alone, adds up the mass."""
+    """Grid (filtered rows, tiles): puts what reaches the cut side by side; adds up the mass."""
     let_later_start(PDL)
     place = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
@@ -305,11 +305,11 @@ def _select(
         if (count > CANDIDATES) | (cut == float("-inf")):
             source = logits + row * stride
             count = vocab
-        low = _key(tl.maximum(cut, _SMALLEST), SPARE_BITS).to(tl.int64)
-        high = _key(largest, SPARE_BITS).to(tl.int64)
+        low = key_of(tl.maximum(cut, SMALLEST), SPARE_BITS).to(tl.int64)
+        high = key_of(largest, SPARE_BITS).to(tl.int64)
         total = tl.load(totals + place)
         if (kept > 0) & (kept < vocab):
-            low = _least_kept(
+            low = least_kept(
                 source, count, low, high, kept.to(tl.int64), largest, inverse, False, SPARE_BITS, BLOCK
             )
             mass = tl.zeros([BLOCK], dtype=tl.int64)
@@ -318,13 +318,13 @@ def _select(
                     at = start + tl.arange(0, BLOCK)
                     value = tl.load(source + at, mask=at < count, other=float("-inf")).to(tl.float32)
                     weight = _weights(value, at < count, largest, inverse, True)
-                    mass += tl.where(_key(value, SPARE_BITS) >= low.to(tl.int32), weight, 0)
+                    mass += tl.where(key_of(value, SPARE_BITS) >= low.to(tl.int32), weight, 0)
             total = tl.sum(mass, axis=0)
         if share < 1:
             # The largest stays even if the share rounds to nothing.
             bound = tl.maximum((share.to(tl.float64) * total.to(tl.float64)).to(tl.int64), 1)
-            low = _least_kept(source, count, low, high, bound, largest, inverse, True, SPARE_BITS, BLOCK)
-        threshold = _value(low, SPARE_BITS)
+            low = least_kept(source, count, low, high, bound, largest, inverse, True, SPARE_BITS, BLOCK)
+        threshold = value_of(low, SPARE_BITS)
     if (least > 0) & (tl.abs(largest) < float("inf")) & (tl.load(temperature + row) > 0):
         threshold = tl.maximum(threshold, tl.minimum(largest + heat * tl.log(least), largest))
     tl.store(thresholds + row, threshold)
@@ -353,7 +353,7 @@ def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
     temperature, top_k, top_p = params.temperature, params.top_k, params.top_p
     sizes = (vocab, logits.stride(0))
     common = {"HAS_ROWS": rows is not None, **launch_options(device)}
-    bits = {"SPARE_BITS": _SPARE_BITS[logits.dtype]}
+    bits = {"SPARE_BITS": SPARE_BITS[logits.dtype]}
     tiles = {"TILE": _TILE, "STRETCH": _STRETCH}
     grid = (num_filtered, triton.cdiv(vocab, _TILE))
     _stretch_maxima[grid](logits, index, maxima, *sizes, num_stretches, **tiles, **common)
