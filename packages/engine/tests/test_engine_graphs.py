@@ -225,6 +225,25 @@ def test_small_steps_with_prompts_are_captured_too(make_llm, overlap, params):
     assert any(key.prompts > 1 for key in mixed.graphs)
 
 
+def test_idle_time_brings_the_sizes_that_were_missed(make_llm):
+    expected = tokens_of(make_llm(graphs=False), temperature=0.0)
+    llm = make_llm(graphs=True)
+    core, decode = llm._client._core, runner_of(llm)._graphs.decode
+    assert not core.use_idle_time()  # nothing has run: there is nothing to ask the worker
+    assert tokens_of(llm, temperature=0.0) == expected
+    before = len(decode.graphs)
+    caches = [cache.clone() for caches in runner_of(llm).caches for cache in caches]
+    while core.use_idle_time():
+        pass
+    assert len(decode.graphs) > before
+    assert not core.use_idle_time()
+    for cache, old in zip((c for cs in runner_of(llm).caches for c in cs), caches, strict=True):
+        assert torch.equal(cache, old)
+    replays = decode.num_replays
+    assert tokens_of(llm, temperature=0.0) == expected
+    assert decode.num_replays > replays
+
+
 def test_prompts_that_want_logprobs_run_outside(make_llm):
     other = make_llm(graphs=True)
     for _ in range(3):
@@ -284,6 +303,16 @@ class TestPolicy:
         assert policy.choose(GraphKey(8, draws=False)) == (GraphKey(8, draws=False), True)
         assert policy.choose(GraphKey(8, shares=True)) == (GraphKey(8, shares=True), True)
         assert policy.choose(GraphKey(8)) == (GraphKey(256), False)
+
+    def test_the_size_that_was_missed_most_comes_first(self):
+        policy = CapturePolicy(GraphBuckets(256))
+        assert policy.most_wanted() is None
+        for rows, times in ((256, 1), (7, 3), (30, 5), (100, 4)):
+            for _ in range(times):
+                policy.choose(GraphKey(rows))
+        policy.failed(GraphKey(128))
+        assert [policy.most_wanted() for _ in range(3)] == [GraphKey(32), GraphKey(8), None]
+        assert policy.choose(GraphKey(7)) == (GraphKey(8), False)
 
     def test_more_rows_than_any_size_run_without(self):
         assert CapturePolicy(GraphBuckets(1000)).choose(GraphKey(513)) is None

@@ -101,6 +101,8 @@ def serve(core: EngineCore, sockets: CoreSockets) -> None:
             if outputs.rows or outputs.refusals:
                 sockets.send(outputs)
             wait_ms = 0 if core.made_progress else _NOTHING_RAN_WAIT_MS
+        elif core.use_idle_time():
+            wait_ms = 0
 
 
 def main(arguments: list[str]) -> int:

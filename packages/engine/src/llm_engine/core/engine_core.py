@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from llm_distributed import Executor, PendingResult, StepFailed
+from llm_distributed import CallFailed, Executor, PendingResult, StepFailed
 from llm_kvcache import KVCache
 from llm_scheduler import (
     Busy,
@@ -58,6 +58,7 @@ class EngineCore:
         self._in_flight: Submitted | None = None
         self._failed_in_a_row = 0
         self._made_progress = False
+        self._ran_since_idle = False
 
     def intake(self, messages: Iterable[AddRequest | Abort]) -> None:
         """Queue and abort requests, in order. Refusals are told with the next step's outputs."""
@@ -83,6 +84,7 @@ class EngineCore:
         """
         clock = self._counters.clock
         clock.begin()
+        self._ran_since_idle = True
         outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
         refusals, self._refusals = self._refusals, []
         step = StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
@@ -107,6 +109,21 @@ class EngineCore:
             CallFailed: It raised.
         """
         return self._executor.call(method, *args)[0]
+
+    def use_idle_time(self) -> bool:
+        """Do something for later steps, while there is no work: capture one graph that was missed.
+
+        Returns:
+            Whether there may be more to do.
+        """
+        if not self._ran_since_idle or self._in_flight is not None:
+            return False
+        try:
+            self._ran_since_idle = bool(self.call("capture_one"))
+        except CallFailed as error:
+            _LOG.warning("nothing was captured while idle: %s", _first_line(error))
+            self._ran_since_idle = False
+        return self._ran_since_idle
 
     def shutdown(self) -> None:
         """Stop the workers. Live requests are dropped."""

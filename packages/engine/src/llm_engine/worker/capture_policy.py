@@ -76,6 +76,13 @@ class CapturePolicy:
             return self._capture(key)
         return Choice(larger, captures=False)
 
+    def most_wanted(self) -> GraphKey | None:
+        """The size that was padded to a larger one most often, which is settled with this call."""
+        wanted = [key for key in self._asked if key not in self._settled and key not in self._hopeless]
+        if not wanted:
+            return None
+        return self._capture(max(wanted, key=lambda key: (self._asked[key], key))).key
+
     def failed(self, key: GraphKey) -> None:
         """A size could not be captured, or there is no memory for it."""
         if not self._lockstep:

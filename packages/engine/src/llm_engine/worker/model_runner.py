@@ -102,6 +102,19 @@ class ModelRunner:
         pending = self._launch_as_graph(plan, batch, update)
         return self._launch_eagerly(plan, batch, update) if pending is None else pending
 
+    @torch.inference_mode()
+    def capture_one(self) -> bool:
+        """Captures the decode size that was missed most, while no step is on its way.
+
+        Returns:
+            Whether there was one.
+        """
+        key = None if self._graphs is None else self._graphs.decode_policy.most_wanted()
+        if self._graphs is None or key is None:
+            return False
+        self._graphs.decode.capture_apart(key)
+        return True
+
     def reset(self) -> None:
         """Forgets every slot."""
         every = np.arange(self.tables.num_slots, dtype=np.int32)

@@ -221,6 +221,10 @@ class Worker:
         if self._runner is not None:
             self._runner.reset()
 
+    def capture_one(self) -> bool:
+        """Captures one graph that was missed; False where none was. No step may be on its way."""
+        return self._runner is not None and self._runner.capture_one()
+
     def step_counts(self) -> dict[str, int]:
         """Steps since the KV cache was allocated: "graph", those that replayed one, and "eager", the rest."""
         runner = self._runner
