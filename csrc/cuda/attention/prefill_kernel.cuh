@@ -26,11 +26,12 @@ struct PrefillParams {
   float cap_scale;   // 0: no cap; else scale / cap, by which a score is multiplied before tanh
 };
 
-template <class T, int D, int N, int Groups, int Stages, bool PingPong, bool Panelled = false>
+template <class T, int D, int N, int Groups, int Stages, bool PingPong, bool Panelled = false,
+          bool HeldQueries = false>
 struct PrefillConfig {
   using Element = T;
   static constexpr int kHead = D, kKeys = N, kGroups = Groups, kStages = Stages, kRows = 64 * Groups;
-  static constexpr bool kPingPong = PingPong, kPanelled = Panelled;
+  static constexpr bool kPingPong = PingPong, kPanelled = Panelled, kHeldQueries = HeldQueries;
   static constexpr int kPanels = (D + 63) / 64;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Bytes. From one panel to the next, and from eight keys to the next eight.
@@ -38,12 +39,12 @@ struct PrefillConfig {
   static constexpr int kKeyPanel = Panelled ? N * 128 : 1024, kEightKeys = Panelled ? 1024 : kPanels * 1024;
   static constexpr int kQueryBytes = kPanels * kQueryPanel, kKeyBytes = kPanels * N * 128;
   // The queries of the next piece are copied during a piece where there is room for both.
-  static constexpr int kQueryStages = 2 * kQueryBytes + 2 * Stages * kKeyBytes + 2048 <= 232448 ? 2 : 1;
+  static constexpr int kQueryStages = !HeldQueries && 2 * kQueryBytes + 2 * Stages * kKeyBytes + 2048 <= 232448 ? 2 : 1;
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
   static constexpr int kBarrierOffset = kValueOffset + Stages * kKeyBytes;
   static constexpr int kSharedBytes = kBarrierOffset + 256 + 1024;  // the base is moved to a multiple of 1,024
-  static constexpr int kProducerRegisters = Groups == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = Groups == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = Groups == 3 ? 32 : HeldQueries ? 24 : 40;
+  static constexpr int kConsumerRegisters = Groups == 3 ? 160 : HeldQueries ? 240 : 232;
 };
 
 // Barriers and the two places for pieces, after the tiles. Addresses in shared memory.
@@ -218,6 +219,36 @@ __device__ __forceinline__ void multiply_scores(float (&scores)[Config::kKeys / 
     ScoreProduct<typename Config::Element, Config::kKeys>::run(
         scores, k_major_tile(queries + panel * Config::kQueryPanel + bytes, 1024),
         k_major_tile(keys + panel * Config::kKeyPanel + bytes, Config::kEightKeys), step > 0);
+  }
+}
+
+// The 16 rows of a warp as fragments: registers 4 * step to 4 * step + 3 hold columns 16 * step on.
+template <class Config>
+__device__ __forceinline__ void load_queries(std::uint32_t (&fragments)[Config::kHead / 4], std::uint32_t queries,
+                                             int thread) {
+  const int row = thread / 32 * 16 + thread % 16, high = thread % 32 / 16;
+#pragma unroll
+  for (int step = 0; step < Config::kHead / 16; ++step) {
+    const int chunk = step % 4 * 2 + high;
+    const std::uint32_t from = queries + step / 4 * Config::kQueryPanel + row * 128 + (chunk ^ row % 8) * 16;
+    std::uint32_t* x = fragments + 4 * step;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+  }
+}
+
+// scores = Q K^T, queries in registers
+template <class Config>
+__device__ __forceinline__ void multiply_scores(float (&scores)[Config::kKeys / 2],
+                                                const std::uint32_t (&queries)[Config::kHead / 4], std::uint32_t keys) {
+#pragma unroll
+  for (int step = 0; step < Config::kHead / 16; ++step) {
+    const int panel = step / 4, bytes = step % 4 * 32;
+    RegisterScoreProduct<typename Config::Element, Config::kKeys>::run(
+        scores, queries + 4 * step, k_major_tile(keys + panel * Config::kKeyPanel + bytes, Config::kEightKeys),
+        step > 0);
   }
 }
 
@@ -444,11 +475,25 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
 
       const std::uint32_t queries = tiles + query.place * Config::kQueryBytes + member * 64 * 128;
       barrier_wait(barriers.query_full(query.place), query.parity);
+      [[maybe_unused]] std::uint32_t fragments[Config::kHead / 4];
+      if constexpr (Config::kHeldQueries) {
+        load_queries<Config>(fragments, queries, thread);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(barriers.query_empty(query.place));
+      }
+      const auto score = [&] {
+        const std::uint32_t tile = tiles + Config::kKeyOffset + keys.place * Config::kKeyBytes;
+        if constexpr (Config::kHeldQueries) {
+          multiply_scores<Config>(scores, fragments, tile);
+        } else {
+          multiply_scores<Config>(scores, queries, tile);
+        }
+        wgmma_commit();
+      };
       barrier_wait(barriers.key_full(keys.place), keys.parity);
       hold(scores);
       wgmma_fence();
-      multiply_scores<Config>(scores, queries, tiles + Config::kKeyOffset + keys.place * Config::kKeyBytes);
-      wgmma_commit();
+      score();
       wgmma_wait<0>();
       hold(scores);
       if (lane == 0) barrier_arrive(barriers.key_empty(keys.place));
@@ -471,8 +516,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         hold(scores);
         hold(total);
         wgmma_fence();
-        multiply_scores<Config>(scores, queries, tiles + Config::kKeyOffset + keys.place * Config::kKeyBytes);
-        wgmma_commit();
+        score();
         multiply_values<Config>(total, weights, tiles + Config::kValueOffset + values.place * Config::kKeyBytes);
         wgmma_commit();
         if constexpr (Config::kPingPong) named_arrive(kTurn + next, 256);
@@ -493,7 +537,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         pack_weights<T>(weights, scores);
       }
 
-      if (lane == 0) barrier_arrive(barriers.query_empty(query.place));
+      if (!Config::kHeldQueries && lane == 0) barrier_arrive(barriers.query_empty(query.place));
       query.advance();
       barrier_wait(barriers.value_full(values.place), values.parity);
       hold(total);
