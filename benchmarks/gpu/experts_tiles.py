@@ -65,11 +65,12 @@ CANDIDATES: tuple[tuple[float, list[tuple[int, str, str]]], ...] = (
         ],
     ),
 )
-# Weights in flight and warps, of up and of down.
+# Of up and of down: weights a piece, warps, stages, programs a multiprocessor; p where down prefetches.
 TOKEN_CANDIDATES = (
-    "16384,4,16384,4 4096,2,16384,4 8192,2,16384,4 32768,8,16384,4 8192,1,16384,4 4096,1,16384,4 "
-    "16384,2,16384,4 16384,4,8192,4 16384,4,8192,2 16384,4,16384,8 16384,4,32768,8 16384,4,16384,2 "
-    "16384,4,32768,4"
+    "16384,4,1,0,32768,4,1,0 16384,4,3,2,8192,4,3,2,p 16384,4,3,2,8192,4,3,2 16384,4,3,3,8192,4,3,2,p "
+    "16384,4,3,2,16384,4,3,1,p 16384,4,3,2,8192,4,3,3,p 8192,4,4,2,8192,4,3,2,p 8192,4,4,3,8192,4,3,2,p "
+    "16384,4,1,0,8192,4,3,4,p 16384,4,3,2,16384,4,1,0,p 16384,4,2,4,8192,4,3,2,p 16384,8,3,2,16384,8,3,2,p "
+    "8192,2,3,4,8192,4,3,2,p 16384,4,3,2,8192,4,4,4,p 16384,4,1,0,16384,4,1,0,p 32768,8,2,2,16384,8,3,2,p"
 )
 
 
@@ -96,9 +97,18 @@ class Candidate:
 
     def token_tiles(self) -> TokenTiles:
         """Out of its text."""
-        up_weights, up_warps, down_weights, down_warps = map(int, self.text.split(","))
+        *numbers, last = (*self.text.split(","), "") if self.text[-1] != "p" else self.text.split(",")
+        up_weights, up_warps, up_stages, up_per_core, *down = map(int, numbers)
         return TokenTiles(
-            up_weights=up_weights, up_warps=up_warps, down_weights=down_weights, down_warps=down_warps
+            up_weights=up_weights,
+            up_warps=up_warps,
+            up_stages=up_stages,
+            up_per_core=up_per_core,
+            down_weights=down[0],
+            down_warps=down[1],
+            down_stages=down[2],
+            down_per_core=down[3],
+            prefetch=last == "p",
         )
 
 
@@ -168,7 +178,7 @@ def time(given: Problem, wanted: list[Candidate]) -> None:
         }
         share = parts[candidate.kind] / parts["token"]
         rates = f"{share * num_bytes / took / 1e6:5.2f} TB/s {share * operations / took / 1e6:4.0f} TFLOP/s"
-        name = f"T {given.inputs.shape[1]:5d} {candidate.kind:5s} {block_m:3d} x {candidate.text:20s}"
+        name = f"T {given.inputs.shape[1]:5d} {candidate.kind:5s} {block_m:3d} x {candidate.text:26s}"
         lines.append((candidate.kind, -took, f"{name} {took:8.1f} us {rates}"))
     print("\n".join(line for *_, line in sorted(lines)), flush=True)
 

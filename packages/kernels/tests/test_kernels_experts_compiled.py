@@ -97,7 +97,7 @@ def test_the_products_of_a_few_tokens_compile(one_pass, chunks, scales):
     pytest.importorskip("triton")
     from llm_kernels.triton import experts_token_kernels as kernels
 
-    flags = {"SCALES": scales, "PDL": True}
+    flags = {"SCALES": scales, "STAGES": 3, "PDL": True}
     up, down = kernels.token_up_kernel, kernels.token_down_kernel
     weight = ("weight", "*fp8e4nv" if scales else "*bf16")
     _compile(
@@ -106,6 +106,7 @@ def test_the_products_of_a_few_tokens_compile(one_pass, chunks, scales):
         UP | flags | {"ONE_PASS": one_pass, "BLOCK_I": 4, "BLOCK_K": 2048},
     )
     sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 256, "CHUNKS": chunks}
+    sizes |= {"IS_WIDER": chunks == 4, "LINES": 16}
     pointers = _names(down, torch.bfloat16, weight)
     _compile(down, pointers, flags | sizes | {"HAS_BIAS": True, "SCALED": True}, num_warps=8)
 

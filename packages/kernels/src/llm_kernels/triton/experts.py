@@ -15,6 +15,7 @@ from llm_kernels.fp8_format import GROUP
 from llm_kernels.triton import experts_kernels as kernels
 from llm_kernels.triton import experts_token_kernels as token_kernels
 from llm_kernels.triton.activation import activation_number
+from llm_kernels.triton.attention_arguments import num_processors
 from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
 from llm_kernels.triton.experts_tiles import (
@@ -86,7 +87,8 @@ def moe_by_token(
     inner = x_TE.new_empty(ids_TK.numel(), inner_size)
     depth = min(triton.next_power_of_2(size), _UP_DEPTH)
     rows = max(1, tiles.up_weights // (depth * (1 + mlp.gated)))
-    token_kernels.token_up_kernel[(triton.cdiv(inner_size, rows), ids_TK.numel())](
+    cores, tasks = num_processors(x_TE.device), triton.cdiv(inner_size, rows) * ids_TK.numel()
+    token_kernels.token_up_kernel[(min(tasks, cores * tiles.up_per_core or tasks),)](
         inner,
         x_TE,
         mlp.up,
@@ -100,6 +102,7 @@ def moe_by_token(
         mlp.up.stride(1),
         0 if mlp.up_bias is None else mlp.up_bias.stride(0),
         *_scale_strides(mlp.up_scale),
+        ids_TK.numel(),
         num_experts,
         inner_size,
         size,
@@ -107,6 +110,7 @@ def moe_by_token(
         BLOCK_I=rows,
         BLOCK_K=depth,
         ONE_PASS=size <= depth,
+        STAGES=tiles.up_stages,
         num_warps=tiles.up_warps,
         **_up_options(mlp),
         **launch_options(x_TE.device),
@@ -115,7 +119,10 @@ def moe_by_token(
     depth, chunks = _chunks(inner_size)
     rows = max(1, tiles.down_weights // (depth * chunks * choices))
     rows = 1 << (rows.bit_length() - 1)
-    token_kernels.token_down_kernel[(triton.cdiv(size, rows), num_tokens)](
+    tasks = triton.cdiv(size, rows)
+    programs = min(tasks, triton.cdiv(cores * tiles.down_per_core, num_tokens) or tasks)
+    lines = triton.next_power_of_2(triton.cdiv(inner_size * mlp.down.element_size(), 128))
+    token_kernels.token_down_kernel[(programs, num_tokens)](
         out_TE,
         inner,
         mlp.down,
@@ -143,6 +150,9 @@ def moe_by_token(
         K_PAD=choices,
         BLOCK_I=depth,
         CHUNKS=chunks,
+        IS_WIDER=depth * chunks < inner_size,
+        STAGES=tiles.down_stages,
+        LINES=lines if tiles.prefetch else 0,
         num_warps=tiles.down_warps,
         **launch_options(x_TE.device),
     )

@@ -39,12 +39,29 @@ class ExpertTiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiles:
-    """Of the kernels for a few tokens: weights a program has in flight, up and down, and their warps."""
+    """Of the kernels for a few tokens, up and down.
+
+    Attributes:
+        up_weights: Weights of one piece of work.
+        up_warps: Warps of a program.
+        up_stages: Pieces whose loads are in flight.
+        up_per_core: Programs a multiprocessor; 0: one for each piece of work.
+        down_weights: The same for down.
+        down_warps: The same for down.
+        down_stages: The same for down.
+        down_per_core: The same for down.
+        prefetch: Whether down asks for its weights before up is complete.
+    """
 
     up_weights: int
     up_warps: int
+    up_stages: int
+    up_per_core: int
     down_weights: int
     down_warps: int
+    down_stages: int
+    down_per_core: int
+    prefetch: bool
 
 
 _FLOAT32 = Tile(block_n=64, block_k=32, num_warps=4, num_stages=3)
@@ -81,7 +98,7 @@ _HALF = (
         ExpertTiles(
             block_m=128,
             up=Tile(block_n=128, block_k=64, num_warps=8, num_stages=4, descriptor=True),
-            down=Tile(block_n=256, block_k=64, num_warps=8, num_stages=4, descriptor=True),
+            down=Tile(block_n=256, block_k=64, num_warps=8, num_stages=4, descriptor=True, group_m=4),
         ),
     ),
 )
@@ -120,7 +137,17 @@ _E4M3 = (
         ),
     ),
 )
-TOKEN_TILES = TokenTiles(up_weights=16384, up_warps=4, down_weights=32768, down_warps=4)
+TOKEN_TILES = TokenTiles(
+    up_weights=16384,
+    up_warps=4,
+    up_stages=3,
+    up_per_core=2,
+    down_weights=8192,
+    down_warps=4,
+    down_stages=3,
+    down_per_core=2,
+    prefetch=True,
+)
 
 
 def expert_tiles(
