@@ -370,13 +370,13 @@ from test_kernels_sampling import random_filters, rows_that_keep_others
 from llm_kernels.triton.sampling_filters import filter_thresholds
 generator = torch.Generator().manual_seed(0)
 half, single = torch.float16, torch.float32
-cases = (97, single, 3), (4096, half, 1), (9000, single, 2), (12000, single, 0.1)
+cases = (97, single, 3), (2048, half, 1), (5000, single, 2), (9000, single, 0.1)
 for seed, (vocab, dtype, scale) in enumerate(cases):
-    logits = (torch.randn(24, vocab + 3, generator=generator) * scale).to(dtype)[:, :vocab]
+    logits = (torch.randn(12, vocab + 3, generator=generator) * scale).to(dtype)[:, :vocab]
     logits[3, 5:] = -torch.inf
     logits[4] = 1.0
-    for rows in (None, torch.tensor([0, 2, 3, 4, 5, 9, 20])):
-        params = random_filters(24, vocab, seed, filtered_rows=rows)
+    for rows in (None, torch.tensor([0, 2, 3, 4, 5, 9])):
+        params = random_filters(12, vocab, seed, filtered_rows=rows)
         found = filter_thresholds(logits, params)
         assert rows_that_keep_others(logits, params, found) == [], (vocab, dtype, rows)
     logits[6, 7] = torch.nan

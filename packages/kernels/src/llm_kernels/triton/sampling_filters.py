@@ -95,7 +95,8 @@ def least_kept(
         above_first = tl.zeros([BLOCK], dtype=tl.int64)
         above_second = tl.zeros([BLOCK], dtype=tl.int64)
         above_third = tl.zeros([BLOCK], dtype=tl.int64)
-        for start in range(0, count, BLOCK):
+        # Unrolled, so that several loads are on their way at once.
+        for start in tl.range(0, count, BLOCK, loop_unroll_factor=4):
             place = start + tl.arange(0, BLOCK)
             inside = place < count
             value = tl.load(source + place, mask=inside, other=float("-inf")).to(tl.float32)
