@@ -45,7 +45,8 @@ class OutputCollector:
             self.error = item
             return
         choice = self._choices[item.index]
-        choice.texts.append(item.text)
+        if item.text:
+            choice.texts.append(item.text)
         choice.token_ids.extend(item.token_ids)
         if item.logprobs is not None:
             choice.logprobs = [*(choice.logprobs or ()), *item.logprobs]

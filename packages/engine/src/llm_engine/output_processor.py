@@ -13,6 +13,7 @@ from llm_engine.live_requests import Choice, LiveRequest
 from llm_engine.outputs import FinishReason, RequestDelta
 
 _PROMPT_TAIL_TOKENS = 16
+_NO_TEXT: tuple[str, str | None] = ("", None)
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -27,14 +28,6 @@ class Followup:
 
     add: list[AddRequest] = field(default_factory=list)
     abort: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _NewText:
-    """What a row's new tokens show as text, and the stop string they completed."""
-
-    text: str = ""
-    stop: str | None = None
 
 
 class OutputProcessor:
@@ -99,35 +92,38 @@ class OutputProcessor:
             if refusal.request_id in self._live:
                 live, _ = self._live[refusal.request_id]
                 self._fail(live, _refusal_error(refusal), followup)
-        rows = [row for row in outputs.rows if row.request_id in self._live]
-        for row, new in zip(rows, self._new_texts(rows), strict=True):
-            if row.request_id not in self._live:
+        known = self._live
+        found = [(row, known[row.request_id]) for row in outputs.rows if row.request_id in known]
+        texts = self._new_texts(found)
+        for row, (live, choice) in found:
+            if row.request_id not in known:
                 continue  # another choice of its request failed in this very step
-            live, choice = self._live[row.request_id]
             if row.error is not None:
                 self._fail(live, RequestFailed(row.error, live.request_id), followup)
                 continue
-            self._advance(live, choice, row, new, followup)
+            text, stop = texts.get(row.request_id, _NO_TEXT)
+            self._advance(live, choice, row, text, stop, followup)
         return followup
 
     def _advance(
-        self, live: LiveRequest, choice: Choice, row: Row, new: _NewText, followup: Followup
+        self, live: LiveRequest, choice: Choice, row: Row, text: str, stop: str | None, followup: Followup
     ) -> None:
+        """Gives a row's tokens, their text and the stop string that they completed to its request."""
         if live.held:
             followup.add.extend(held.message for held in live.held)
             live.held = []
         finish_reason = None if row.finish_reason is None else _FINISH_REASONS[row.finish_reason]
         stop_reason: str | int | None = None
-        if new.stop is not None:
+        if stop is not None:
             if finish_reason is None:
                 followup.abort.append(choice.core_id)
-            finish_reason, stop_reason = "stop", new.stop
+            finish_reason, stop_reason = "stop", stop
         elif finish_reason is not None:
             stop_reason = None if row.stop_token is None else choice.stop_reasons.get(row.stop_token)
-            new.text += self._flush_text(choice)
+            text += self._flush_text(choice)
             if isinstance(stop_reason, str) and live.params.include_stop_str_in_output:
-                new.text += stop_reason
-        live.sink(self._row_delta(live, choice, row, new.text, finish_reason, stop_reason))
+                text += stop_reason
+        live.sink(self._row_delta(live, choice, row, text, finish_reason, stop_reason))
         if finish_reason is not None:
             self._close_choice(live, choice)
 
@@ -178,37 +174,35 @@ class OutputProcessor:
             include_stop_str_in_output=include,
         )
 
-    def _new_texts(self, rows: Sequence[Row]) -> list[_NewText]:
-        """One call of the detokenizer for all rows of the step."""
-        shown = [self._shown_tokens(row) for row in rows]
-        asked = [index for index, tokens in enumerate(shown) if tokens]
-        new = [_NewText() for _ in rows]
+    def _new_texts(
+        self, found: Sequence[tuple[Row, tuple[LiveRequest, Choice]]]
+    ) -> dict[str, tuple[str, str | None]]:
+        """By row, its new text and the stop string that completed in it; one call of the detokenizer for all.
+
+        Rows whose tokens show as no text are left out.
+        """
+        asked = [
+            (row, live, choice, tokens)
+            for row, (live, choice) in found
+            if choice.slot is not None and (tokens := _shown_tokens(row, live))
+        ]
         if not asked or self._detokenizer is None:
-            return new
-        choices = [self._live[rows[index].request_id][1] for index in asked]
+            return {}
+        slots = [choice.slot for _, _, choice, _ in asked]
         offsets = np.zeros(len(asked) + 1, np.int32)
-        np.cumsum([len(shown[index]) for index in asked], out=offsets[1:])
+        np.cumsum([len(tokens) for *_, tokens in asked], out=offsets[1:])
         step = self._detokenizer.step(
-            np.array([choice.slot for choice in choices], np.int32),
-            np.array([token for index in asked for token in shown[index]], np.int32),
+            np.array(slots, np.int32),
+            np.array([token for *_, tokens in asked for token in tokens], np.int32),
             offsets,
         )
-        for index, choice, text, stop in zip(asked, choices, step.texts, step.stops.tolist(), strict=True):
-            params = self._live[rows[index].request_id][0].params
+        new: dict[str, tuple[str, str | None]] = {}
+        for (row, live, choice, _), text, stop in zip(asked, step.texts, step.stops.tolist(), strict=True):
             if choice.late_stops is not None:
-                armed = choice.num_output_tokens + len(rows[index].tokens) >= params.min_tokens
+                armed = choice.num_output_tokens + len(row.tokens) >= live.params.min_tokens
                 text, stop = choice.late_stops.push(text, armed=armed)
-            new[index] = _NewText(text, params.stop_strings[stop] if stop >= 0 else None)
+            new[row.request_id] = (text, live.params.stop_strings[stop] if stop >= 0 else None)
         return new
-
-    def _shown_tokens(self, row: Row) -> list[int]:
-        """The row's tokens that are to become text: not the stop token, unless it was asked for."""
-        live, choice = self._live[row.request_id]
-        if choice.slot is None or row.error is not None or live.params.max_tokens == 0:
-            return []
-        if row.stop_token is None or live.params.include_stop_str_in_output:
-            return row.tokens
-        return row.tokens[:-1]
 
     def _flush_text(self, choice: Choice) -> str:
         """The text still held back; closes the choice's detokenizer slot."""
@@ -226,6 +220,15 @@ class OutputProcessor:
             choice.slot = None
         live.open.discard(choice.index)
         self._live.pop(choice.core_id, None)
+
+
+def _shown_tokens(row: Row, live: LiveRequest) -> list[int]:
+    """The row's tokens that are to become text: not the stop token, unless it was asked for."""
+    if row.error is not None or live.params.max_tokens == 0:
+        return []
+    if row.stop_token is None or live.params.include_stop_str_in_output:
+        return row.tokens
+    return row.tokens[:-1]
 
 
 def _delta(
