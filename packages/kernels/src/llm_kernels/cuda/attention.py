@@ -35,16 +35,6 @@ def paged_attention(
     """CUDA back end of `ops.paged_attention`; the registry keeps slopes and other value sizes away."""
     check_attention(out_THV, query_THD, key_cache, value_cache, metadata)
     check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
-    check_shared_prefix(metadata, query_THD.device)
-    check_inner_contiguous(
-        out_THV=out_THV,
-        query_THD=query_THD,
-        key_cache=key_cache,
-        value_cache=value_cache,
-        block_tables=metadata.block_tables,
-        context_lens=metadata.context_lens,
-        cu_query_lens=metadata.cu_query_lens,
-    )
     arguments = Arguments(
         out=out_THV,
         query=query_THD,
@@ -59,11 +49,14 @@ def paged_attention(
         causal=causal,
     )
     num_rows, num_decodes = metadata.context_lens.numel(), metadata.num_decodes
+    is_taken = num_rows > num_decodes and _takes(arguments)
+    if num_decodes > 0 or not is_taken:  # Else the binding checks what Triton would not.
+        _check_for_triton(arguments, metadata)
     if num_decodes > 0:
         decode(arguments, metadata)
     if num_rows == num_decodes:
         return
-    if _takes(arguments):
+    if is_taken:
         prefill_rows(arguments, metadata)
     else:
         prefill(
@@ -120,6 +113,19 @@ def prefill_rows(
         raise invalid(error) from None
 
 
+def _check_for_triton(a: Arguments, metadata: AttentionMetadata) -> None:
+    check_shared_prefix(metadata, a.query.device)
+    check_inner_contiguous(
+        out_THV=a.out,
+        query_THD=a.query,
+        key_cache=a.keys,
+        value_cache=a.values,
+        block_tables=metadata.block_tables,
+        context_lens=metadata.context_lens,
+        cu_query_lens=metadata.cu_query_lens,
+    )
+
+
 def _takes(a: Arguments) -> bool:
     """Whether the kernel does this call: one dtype, sizes and addresses that the copy engine reads."""
     head_size = a.query.shape[2]
@@ -133,14 +139,18 @@ def _takes(a: Arguments) -> bool:
         and a.keys.shape[1] % 8 == 0
         and a.query.dtype in (torch.bfloat16, torch.float16)
         and a.keys.dtype == a.query.dtype
-        and all(_is_aligned(x) for x in (a.out, a.query, a.keys, a.values))
-        and all(x.shape[2] == 1 or x.stride(2) == head_size for x in (a.keys, a.values))
+        and _is_aligned(a.out)
+        and _is_aligned(a.query)
+        and _is_aligned(a.keys)
+        and _is_aligned(a.values)
+        and (a.keys.shape[2] == 1 or a.keys.stride(2) == a.values.stride(2) == head_size)
     )
 
 
 def _is_aligned(x: torch.Tensor) -> bool:
-    """Whether rows of the last dimension start at multiples of 16 bytes."""
-    step = 16 // x.element_size()
-    return x.data_ptr() % 16 == 0 and all(
-        size == 1 or stride % step == 0 for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
-    )
+    """Whether rows of the last dimension, of a 16-bit type, start at multiples of 16 bytes."""
+    *outer, inner = x.stride()
+    bits = x.data_ptr() >> 1
+    for stride in outer:
+        bits |= stride
+    return inner == 1 and bits & 7 == 0
