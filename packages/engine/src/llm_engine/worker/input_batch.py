@@ -73,21 +73,23 @@ def measure(plan: StepPlan, tables: SlotTables, shared: SharedPrefixes) -> HostB
         raise PlanError("a plan needs at least one row")
     if not tables.in_use[plan.slots].all():
         raise PlanError(f"slots without a request: {plan.slots[~tables.in_use[plan.slots]].tolist()}")
-    cu_query_lens = np.zeros(plan.num_rows + 1, np.int32)
-    np.cumsum(plan.num_tokens, out=cu_query_lens[1:])
-    context_lens = plan.num_computed + plan.num_tokens
-    if (plan.num_tokens < 1).any() or not tables.holds(plan.slots, context_lens):
+    context_lens = (plan.num_computed + plan.num_tokens).astype(np.int32, copy=False)
+    if plan.num_tokens.min() < 1 or not tables.holds(plan.slots, context_lens):
         raise PlanError("a row has no tokens, or more than its blocks hold")
-    longer = np.flatnonzero(plan.num_tokens != 1)
-    num_decodes = int(longer[0]) if longer.size else plan.num_rows
-    context_lens = context_lens.astype(np.int32, copy=False)
+    max_query_len, num_decodes = int(plan.num_tokens.max()), plan.num_rows
+    if max_query_len == 1:
+        cu_query_lens = np.arange(plan.num_rows + 1, dtype=np.int32)
+    else:
+        num_decodes = int((plan.num_tokens != 1).argmax())
+        cu_query_lens = np.zeros(plan.num_rows + 1, np.int32)
+        np.cumsum(plan.num_tokens, out=cu_query_lens[1:])
     return HostBatch(
         cu_query_lens=cu_query_lens,
         context_lens=context_lens,
-        sample_rows=np.flatnonzero(plan.samples),
+        sample_rows=plan.samples.nonzero()[0],
         num_tokens=int(cu_query_lens[-1]),
         num_decodes=num_decodes,
-        max_query_len=int(plan.num_tokens.max()),
+        max_query_len=max_query_len,
         max_context_len=int(context_lens.max()),
         prefixes=shared.find(plan.slots[:num_decodes], context_lens[:num_decodes]),
     )

@@ -180,7 +180,7 @@ class ModelRunner:
         sent = self._prepare(plan, arrays)
         output = self._run(graphs, key, captures=choice.captures)
         if key.draws:
-            pending = self._fetch(plan, batch, output[: plan.num_rows], None)
+            pending = self._fetch(plan, batch, output, None)
         else:
             pending = self._finish(plan, batch, output[: plan.num_rows], sampling, sent)
         graphs.capture_due()
@@ -221,7 +221,7 @@ class ModelRunner:
             entries = rows[batch.sample_rows]
         elif len(batch.sample_rows) == plan.num_rows:
             entries = None
-        host = self._token_ring.fetch(tokens, len(tokens))
+        host = self._token_ring.fetch(tokens)
         return self._pending(plan, batch, Sampled(host, entries=entries) if batch.sample_rows.size else None)
 
     def _launch_eagerly(self, plan: StepPlan, batch: HostBatch, update: TableUpdate) -> PendingStep:

@@ -95,7 +95,8 @@ def _build(launched: Launched) -> StepResult:
 def _tokens(launched: Launched, sampled: Sampled, faults: dict[int, str]) -> Ragged:
     # A copy: the buffer behind the tensor serves other steps.
     values = sampled.tokens.numpy()
-    values = values.copy() if sampled.entries is None else values[sampled.entries]
+    wanted = sampled.entries
+    values = values[: len(launched.sample_rows)].copy() if wanted is None else values[wanted]
     for row in launched.sample_rows[values == FAULT].tolist():
         faults.setdefault(row, BROKEN_LOGITS)
     if not faults and len(values) == launched.num_rows:

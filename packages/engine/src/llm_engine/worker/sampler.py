@@ -53,7 +53,7 @@ class Sampled:
 
     Attributes:
         tokens: int32 on the host, -1 where the row's logits were broken.
-        entries: int64[E], which of them are the rows'; None: all, in order.
+        entries: int64[E], which of them are the rows'; None: the first E.
         logprobs: Of the rows that want them, or None.
     """
 

@@ -75,6 +75,7 @@ class PinnedRing:
             torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(_RING_SIZE)
         ]
         self.arrays = [buffer.numpy() for buffer in self._buffers]
+        self._beginnings: dict[tuple[int, int], Tensor] = {}
         self._index = 0
 
     def advance(self) -> int:
@@ -84,7 +85,10 @@ class PinnedRing:
 
     def send(self, target: Tensor) -> None:
         """Starts the copy of the current buffer's beginning to a uint8 tensor on the device."""
-        target.copy_(self._buffers[self._index][: len(target)], non_blocking=True)
+        key = self._index, target.numel()
+        if key not in self._beginnings:
+            self._beginnings[key] = self._buffers[self._index][: target.numel()]
+        target.copy_(self._beginnings[key], non_blocking=True)
 
 
 class TokenRing:
@@ -103,13 +107,16 @@ class TokenRing:
         ]
         # Only on a GPU: elsewhere all is done when it returns.
         self._events = [torch.cuda.Event() for _ in range(_RING_SIZE)] if pinned else []  # type: ignore[no-untyped-call]
+        self._beginnings: dict[tuple[int, int], Tensor] = {}
         self._index = self._marked = 0
 
-    def fetch(self, tokens: Tensor, count: int) -> Tensor:
-        """Starts the copy of the first `count` tokens, int32; valid once the next `mark` has passed."""
+    def fetch(self, tokens: Tensor) -> Tensor:
+        """Starts the copy of tokens, int32; valid once the next `mark` has passed."""
         self._index = (self._index + 1) % _RING_SIZE
-        host = self._buffers[self._index][:count]
-        return host.copy_(tokens[:count], non_blocking=True)
+        key = self._index, tokens.numel()
+        if key not in self._beginnings:
+            self._beginnings[key] = self._buffers[self._index][: tokens.numel()]
+        return self._beginnings[key].copy_(tokens, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event | None:
         """An event behind all that is queued; None where nothing has to be waited for.
