@@ -411,7 +411,7 @@ for vocab, dtype in ((97, torch.float32), (3000, torch.float16), (5000, torch.fl
     logits[3, 5:] = -torch.inf
     logits[4] = 1.0
     tokens = torch.randint(0, 5, (6,), generator=generator)
-    for num_top in (0, 1, 5, 40):
+    for num_top in (0, 1, 10):
         check_ranks(logits, tokens, token_ranks(logits, tokens, num_top), num_top)
 print("equal")
 """

@@ -314,7 +314,7 @@ def rotate_write_kv(
         VALUE=triton.next_power_of_2(value_size),
         IS_E4M3=key_cache.dtype == torch.float8_e4m3fn,
         HAS_SCALES=key_scale is not None,
-        num_warps=num_warps(heads, head_size),
+        num_warps=num_warps(heads, head_size, num_tokens),
         **launch_options(query_THD.device),
     )
 
@@ -332,6 +332,7 @@ def parts_per_program(num_tokens: int, num_parts: int) -> int:
     return num_parts if num_tokens >= _MANY_TOKENS else 1
 
 
-def num_warps(heads: int, head_size: int) -> int:
-    """Warps of a program: sixteen elements a thread."""
-    return max(1, min(8, heads * int(triton.next_power_of_2(head_size)) // 512))
+def num_warps(heads: int, head_size: int, num_tokens: int) -> int:
+    """Warps of a program: eight elements of a part a thread, sixteen where tokens are many."""
+    elements = heads * int(triton.next_power_of_2(head_size))
+    return max(1, min(8, elements // (512 if num_tokens >= _MANY_TOKENS else 256)))

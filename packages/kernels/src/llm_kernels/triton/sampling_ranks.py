@@ -107,9 +107,11 @@ def _row_sums(
             low = key_of(tl.full((), SMALLEST, tl.float32), SPARE).to(tl.int64)
             high = key_of(row_max, SPARE).to(tl.int64)
             source = maxima + row * num_stretches
-            bound = num_top.to(tl.int64)
+            bound = tl.full((), num_top, tl.int64)
             found = least_kept(source, num_stretches, low, high, bound, 0.0, 0.0, False, SPARE, STRETCHES)
             cut = value_of(found, SPARE)
+            if cut <= SMALLEST:  # fewer stretches than that have a token that can be drawn
+                cut = float("-inf")
         tl.store(cuts + row, cut)
         tl.store(counts + row, 0)
 
