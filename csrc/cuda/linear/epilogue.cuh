@@ -38,12 +38,16 @@ struct Epilogue {
     return activated(scaled(token, row, gate_sum)) * scaled(token, up_row + row, up_sum);
   }
 
-  // Rows `row` and `row + 1` of one token.
-  __device__ void store(int token, int row, float2 sums) const {
-    store_pair(token, row, scaled(token, row, sums.x), scaled(token, row + 1, sums.y));
+  // Rows `row` to `row + 3` of one token; `row` is a multiple of 4.
+  __device__ void store(int token, int row, float4 sums) const {
+    store_quad(token, row,
+               {scaled(token, row, sums.x), scaled(token, row + 1, sums.y), scaled(token, row + 2, sums.z),
+                scaled(token, row + 3, sums.w)});
   }
-  __device__ void store_gated(int token, int row, float2 gates, float2 ups, int up_row) const {
-    store_pair(token, row, gated(token, row, gates.x, ups.x, up_row), gated(token, row + 1, gates.y, ups.y, up_row));
+  __device__ void store_gated(int token, int row, float4 gates, float4 ups, int up_row) const {
+    store_quad(token, row,
+               {gated(token, row, gates.x, ups.x, up_row), gated(token, row + 1, gates.y, ups.y, up_row),
+                gated(token, row + 2, gates.z, ups.z, up_row), gated(token, row + 3, gates.w, ups.w, up_row)});
   }
 
   // One row of one token.
@@ -54,8 +58,9 @@ struct Epilogue {
     out[token * out_stride + row] = __float2bfloat16_rn(gated(token, row, gate_sum, up_sum, up_row));
   }
 
-  __device__ void store_pair(int token, int row, float first, float second) const {
-    *reinterpret_cast<__nv_bfloat162*>(out + token * out_stride + row) = __floats2bfloat162_rn(first, second);
+  __device__ void store_quad(int token, int row, float4 value) const {
+    __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(value.x, value.y), __floats2bfloat162_rn(value.z, value.w)};
+    *reinterpret_cast<uint2*>(out + token * out_stride + row) = *reinterpret_cast<const uint2*>(pairs);
   }
 };
 

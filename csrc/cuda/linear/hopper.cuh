@@ -77,16 +77,15 @@ __device__ __forceinline__ void cluster_arrive() {
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// Two floats at the address `local` has in block `rank` of the cluster.
-__device__ __forceinline__ float2 read_cluster(std::uint32_t local, unsigned rank) {
-  float2 value;
+// Four floats at the address `local` has in block `rank` of the cluster.
+__device__ __forceinline__ float4 read_cluster(std::uint32_t local, unsigned rank) {
+  float4 value;
   asm volatile(
       "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %2, %3;\n"
-      "ld.shared::cluster.v2.f32 {%0, %1}, [remote];\n}\n"
-      : "=f"(value.x), "=f"(value.y)
-      : "r"(local), "r"(rank)
-      : "memory");
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}\n"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(local), "r"(rank));
   return value;
 }
 

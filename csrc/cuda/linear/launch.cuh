@@ -27,6 +27,8 @@ void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
   params.num_steps = (args.in_size + Kernel::kColumns - 1) / Kernel::kColumns;
   params.split = std::min(plan.split, params.num_steps);
   params.up_row = args.out_size / 2;
+  const int quads = (rows / 4 + params.split - 1) / params.split;
+  while ((1 << params.quad_shift) < quads) ++params.quad_shift;
   const int spare = 1024 + 16 * kMostStages;
   const int budget = std::min(kSharedOfSM / plan.resident - 1024, kSharedOfBlock) - spare;
   const int steps_of_block = (params.num_steps + params.split - 1) / params.split;

@@ -48,24 +48,23 @@ void linear_fragment(const LinearArgs& args, const LinearPlan& plan) {
 }  // namespace
 
 LinearPlan plan_linear(const LinearArgs& args) {
-  if (args.num_tokens == 1 && args.weight_kind == LinearWeight::kBFloat16 && args.in_size <= 24576) {
-    const int rows = args.out_size >= 2048 || args.gate != LinearGate::kNone ? 2 : 1;
-    return {0, 0, 0, rows, 8};
-  }
-  if (args.norm.on) {
-    const bool wide = args.gate != LinearGate::kNone || args.out_size >= 2048;
-    return {0, 0, 3, wide ? 16 : 8, args.num_tokens <= 8 ? 8 : 4};
-  }
-  LinearPlan plan{1, 1, 3, 0, 0};
-  // x is read once by each block: with more tokens larger blocks keep that below the traffic of W.
-  plan.tiles = args.num_tokens > 16 || args.gate != LinearGate::kNone ? 2 : 1;
-  if (args.scale_kind == LinearScale::kBlock && args.num_tokens > 64 && args.gate == LinearGate::kNone) plan.tiles = 1;
-  if (args.num_tokens > 32) plan.resident = 2;
-  const int blocks = std::max(1, args.out_size / (64 * plan.tiles));
+  const bool gated = args.gate != LinearGate::kNone;
   const int columns = args.weight_kind == LinearWeight::kBFloat16 ? 64 : 128;
-  const int most = std::max(1, std::min(8, args.in_size / (4 * columns)));  // four steps at least
-  while (plan.split * 2 <= most && blocks * plan.split * 2 <= kMultiprocessors * plan.resident) plan.split *= 2;
-  return plan;
+  const int tiles = (args.out_size + 63) / 64, steps = (args.in_size + columns - 1) / columns;
+  // Measured on an H200 over the products of Qwen3-0.6B and 8B (docs/performance.md).
+  if (args.num_tokens == 1 && args.weight_kind == LinearWeight::kBFloat16 && tiles <= 128 && args.in_size <= 3072) {
+    return {0, 0, 0, 2, args.in_size <= 1024 ? 4 : 8};
+  }
+  if (args.num_tokens <= 2 && args.weight_kind == LinearWeight::kFloat8 && tiles <= 128) {
+    return {0, 0, args.in_size <= 4096 && tiles > 64 ? 3 : 2, 16, args.in_size <= 4096 && tiles > 64 ? 4 : 8};
+  }
+  if (gated) return {2, tiles > 32 ? std::min(2, steps) : std::min(8, steps), tiles > 128 ? 3 : 1, 0, 0};
+  if (tiles > 128) return {1, 1, 3, 0, 0};
+  if (tiles > 64) return steps >= 32 ? LinearPlan{1, 2, 2, 0, 0} : LinearPlan{1, 1, 2, 0, 0};
+  if (tiles > 32) return {1, std::min(2, steps), 1, 0, 0};
+  if (tiles > 16) return {1, std::min(4, steps), 1, 0, 0};
+  const bool wide = tiles > 8 && !(args.scale_kind == LinearScale::kBlock && args.num_tokens > 64);
+  return {wide ? 2 : 1, std::min(8, steps), 1, 0, 0};
 }
 
 void linear(const LinearArgs& args) {

@@ -21,6 +21,7 @@ struct StreamParams {
   std::int64_t scale_stride;
   int num_steps;  // of 128 bytes of a row of W
   int split, stages;
+  int quad_shift;  // logarithm of the quads of rows a block of the cluster finishes
   int up_row;  // with a gate: first row of the up half
 };
 
@@ -215,30 +216,33 @@ struct StreamKernel {
     }
   }
 
-  // Two neighbouring rows of one token, added over the cluster in the order of its blocks.
-  static __device__ float2 total(const StreamParams& p, const float* sums, int token, int row) {
+  // Four neighbouring rows of one token, added over the cluster in the order of its blocks.
+  static __device__ float4 total(const StreamParams& p, const float* sums, int token, int row) {
     const float* mine = sums + token * kSumStride + row;
-    if (p.split == 1) return *reinterpret_cast<const float2*>(mine);
+    if (p.split == 1) return *reinterpret_cast<const float4*>(mine);
     const std::uint32_t at = shared_address(mine);
-    float2 value = read_cluster(at, 0);
+    float4 value = read_cluster(at, 0);
 #pragma unroll 4
     for (int rank = 1; rank < p.split; ++rank) {
-      const float2 more = read_cluster(at, rank);
+      const float4 more = read_cluster(at, rank);
       value.x += more.x;
       value.y += more.y;
+      value.z += more.z;
+      value.w += more.w;
     }
     return value;
   }
 
-  // Finishes this block's share of the cluster's rows.
+  // Finishes this block's share of the cluster's rows: quads of rows, `quad_shift` of them a token, rounded up.
   static __device__ void finish(const StreamParams& p, const float* sums, int tile, int rank) {
     constexpr int rows = Gated ? kRows / 2 : kRows;
-    const int share = (rows / 2 + p.split - 1) / p.split;  // in pairs of rows
-    const int begin = rank * share, width = min(rows / 2 - begin, share);
-    for (int i = threadIdx.x; i < p.epilogue.num_tokens * width; i += kThreads) {
-      const int token = i / width, row = 2 * (begin + i % width), out_row = tile * rows + row;
-      if (out_row >= p.epilogue.num_rows) continue;
-      const float2 value = total(p, sums, token, row);
+    const int share = (rows / 4 + p.split - 1) / p.split, begin = rank * share;
+    const int width = min(rows / 4 - begin, share), mask = (1 << p.quad_shift) - 1;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < p.epilogue.num_tokens << p.quad_shift; i += kThreads) {
+      const int token = i >> p.quad_shift, quad = i & mask, row = 4 * (begin + quad), out_row = tile * rows + row;
+      if (quad >= width || out_row >= p.epilogue.num_rows) continue;
+      const float4 value = total(p, sums, token, row);
       if constexpr (Gated) {
         p.epilogue.store_gated(token, out_row, value, total(p, sums, token, row + rows), p.up_row);
       } else {

@@ -304,7 +304,7 @@ def test_errors_name_the_field() -> None:
     x, weight, bias = _problem(4, 64, 128)
     bad = [
         ("x_TI", (x.float(), weight)),
-        ("weight_OI", (x, weight[:, :64].contiguous())),
+        ("x_TI", (x, weight[:, :64].contiguous())),
         ("weight_OI", (x, weight.half())),
         ("x_TI", (x[:, :124].contiguous(), weight[:, :124].contiguous())),
         ("bias", (x, weight, bias[:32])),
