@@ -77,7 +77,7 @@ def test_attention_compiles_for_sm_90(name, dtype, head_size, value_size, flags)
 
     widest = max(head_size, value_size)
     tile = {
-        "decode": attention_decode.decode_tile(dtype, widest, 4),
+        "decode": attention_decode.decode_tile(dtype, widest, 4, 8),
         "prefix": attention_decode.prefix_tile(dtype, widest, 4, 128),
         "prefill": attention.prefill_tile(dtype, widest, 4),
     }[name]

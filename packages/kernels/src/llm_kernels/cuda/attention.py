@@ -1,15 +1,21 @@
-"""Paged attention on Hopper: prefill rows by csrc/cuda/attention, decode rows and all else by Triton."""
+"""Paged attention on Hopper: by csrc/cuda/attention and csrc/cuda/decode, and what they leave by Triton."""
 
 from __future__ import annotations
 
 import torch
 
-from llm_kernels.checks import check_attention, check_inner_contiguous, check_scoring, check_shared_prefix
+from llm_kernels.checks import (
+    check_attention,
+    check_cache_scales,
+    check_inner_contiguous,
+    check_scoring,
+    check_shared_prefix,
+)
+from llm_kernels.cuda.decode_attention import decode
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.triton.attention import prefill
 from llm_kernels.triton.attention_arguments import Arguments, num_processors
-from llm_kernels.triton.attention_decode import decode
 
 HEAD_SIZES = frozenset({64, 96, 128, 192, 256})
 """Those the prefill kernel is compiled for."""
@@ -31,10 +37,14 @@ def paged_attention(
     sinks: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
     causal: bool,
+    _distance_bias: None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> None:
     """CUDA back end of `ops.paged_attention`; the registry keeps slopes and other value sizes away."""
     check_attention(out_THV, query_THD, key_cache, value_cache, metadata)
     check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
+    check_cache_scales(key_cache, key_scale, value_scale)
     arguments = Arguments(
         out=out_THV,
         query=query_THD,
@@ -47,6 +57,8 @@ def paged_attention(
         sinks=sinks,
         alibi_slopes=alibi_slopes,
         causal=causal,
+        key_scale=key_scale,
+        value_scale=value_scale,
     )
     num_rows, num_decodes = metadata.context_lens.numel(), metadata.num_decodes
     is_taken = num_rows > num_decodes and _takes(arguments)

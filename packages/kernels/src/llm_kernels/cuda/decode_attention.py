@@ -8,7 +8,7 @@ import torch
 
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.metadata import AttentionMetadata
-from llm_kernels.triton.attention_arguments import Arguments, num_processors
+from llm_kernels.triton.attention_arguments import Arguments
 from llm_kernels.triton.attention_decode import attend_prefixes, usable_prefix
 from llm_kernels.triton.attention_decode import decode as decode_by_triton
 
@@ -16,38 +16,45 @@ HEAD_SIZES = frozenset({64, 128, 256})
 """Those the kernel is compiled for."""
 _MAX_GROUP = 16
 _KEYS_OF_A_WARP = 16
-_SPLITS = (1, 2, 4, 8, 16)
-# Blocks of four warps that a multiprocessor holds at head size 128.
-_BLOCKS_PER_PROCESSOR = 2
-# A number of splits is good enough when no other saves more than this share of the time.
-_TOLERANCE = 1.1
+_E4M3 = torch.float8_e4m3fn
 
 _decode_attention = native("decode_attention")
 
 
 @lru_cache
-def num_splits(num_programs: int, num_processors: int) -> int:
-    """Blocks of a cluster that share the keys of one row and KV head.
+def num_splits(num_programs: int, cache_dtype: torch.dtype) -> int | None:
+    """Blocks of a cluster that share the keys of one row and KV head, as was best on an H200.
 
-    Clusters run in rounds, each as long as a split: the least number with nearly the shortest time.
+    docs/performance.md has the figures. Large clusters do not fill the processors, so that in between Triton's
+    splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are quicker here always.
 
     Args:
         num_programs: Decode rows times KV heads.
-        num_processors: Multiprocessors of the device.
+        cache_dtype: Of keys and values.
+
+    Returns:
+        None where the Triton kernel is quicker.
     """
-    at_once = num_processors * _BLOCKS_PER_PROCESSOR
-    costs = {splits: -(-num_programs * splits // at_once) / splits for splits in _SPLITS}
-    least = min(costs.values())
-    return next(splits for splits in _SPLITS if costs[splits] <= _TOLERANCE * least)
+    if num_programs <= 8:
+        return 16
+    if num_programs <= 16:
+        return 8
+    if num_programs <= 64:
+        return 4 if cache_dtype == _E4M3 else None
+    if num_programs <= 264:
+        return 2
+    return 1 if cache_dtype == _E4M3 else None
 
 
 def decode(a: Arguments, metadata: AttentionMetadata) -> None:
-    """The leading rows of one token, by the CUDA kernel where it takes them, else by Triton."""
-    if takes(a):
-        splits = num_splits(metadata.num_decodes * a.keys.shape[2], num_processors(a.query.device))
-        decode_rows(a, metadata, splits)
-    else:
+    """The leading rows of one token: by the CUDA kernel where it takes them and is quicker, else by Triton."""
+    splits = None
+    if takes(a) and usable_prefix(a, metadata) is None:
+        splits = num_splits(metadata.num_decodes * a.keys.shape[2], a.keys.dtype)
+    if splits is None:
         decode_by_triton(a, metadata)
+    else:
+        decode_rows(a, metadata, splits)
 
 
 def takes(a: Arguments) -> bool:
@@ -58,7 +65,7 @@ def takes(a: Arguments) -> bool:
         and a.values.shape[3] == head_size
         and a.query.dtype in (torch.bfloat16, torch.float16)
         and a.keys.dtype == a.values.dtype
-        and a.keys.dtype in (a.query.dtype, torch.float8_e4m3fn)
+        and a.keys.dtype in (a.query.dtype, _E4M3)
         and a.group <= _MAX_GROUP
         and a.keys.shape[1] % _KEYS_OF_A_WARP == 0
         and a.alibi_slopes is None

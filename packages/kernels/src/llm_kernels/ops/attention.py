@@ -39,7 +39,7 @@ _VALUE_SIZE = frozenset({"value_size"})
 _ODD_VALUE_SIZE = frozenset({"value_size", "odd_size"})  # one of the two sizes is no multiple of 16
 _CPP_FEATURES = _VALUE_SIZE | {"chunk", "sinks", "alibi", "all_keys"}
 _TRITON_FEATURES = _CPP_FEATURES | _ODD_VALUE_SIZE | {"fp8_cache"}
-_CUDA_FEATURES = frozenset({"chunk", "sinks", "all_keys"})
+_CUDA_FEATURES = frozenset({"chunk", "sinks", "all_keys", "fp8_cache"})
 _CUDA_DTYPES = frozenset({torch.bfloat16, torch.float16})
 
 

@@ -22,15 +22,19 @@ _MAX_PREFIX_PARTS = 16
 # Programs that a multiprocessor runs side by side, and how many rounds of them splits may make.
 _PROGRAMS_PER_PROCESSOR = 4
 _MAX_ROUNDS = 3
+# From so many programs on, those of one warp fill the device best (docs/performance.md).
+_MANY_PROGRAMS = 1024
 # A number of splits is good enough when no other saves more than this share of the time.
 _TOLERANCE = 1.1
 
 
 @lru_cache
-def decode_tile(dtype: torch.dtype, head_size: int, group: int) -> Tile:
+def decode_tile(dtype: torch.dtype, head_size: int, group: int, num_programs: int) -> Tile:
     """Tile of the decode kernel: all grouped heads of one token."""
     block_m = max(16, triton.next_power_of_2(group))
     width = padded(head_size)
+    if width == 128 and block_m == 16 and dtype != torch.float32 and num_programs >= _MANY_PROGRAMS:
+        return Tile(block_m=block_m, block_n=32, num_warps=1, num_stages=3)
     if dtype == torch.float32:
         return Tile(block_m=block_m, block_n=32 if width <= 128 else 16, num_warps=4, num_stages=2)
     return Tile(block_m=block_m, block_n=64 if width <= 128 else 32, num_warps=4, num_stages=3)
@@ -79,7 +83,7 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
     num_rows, num_kv_heads = metadata.num_decodes, a.keys.shape[2]
     splits = num_splits(num_rows * num_kv_heads, num_processors(a.query.device))
     shared = usable_prefix(a, metadata)
-    tile = decode_tile(a.query.dtype, a.widest, a.group)
+    tile = decode_tile(a.query.dtype, a.widest, a.group, num_rows * num_kv_heads)
     own_parts = splits if splits > 1 else 0
     if shared is None:
         partial, state = partials(a.out, num_rows, own_parts)
