@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from llm_kernels.cuda.linear import streamed, takes
+from llm_kernels.cuda.linear import MOST_TOKENS, streamed, takes
 from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
 from llm_kernels.triton import fp8_linear as quantizing
+from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
 
 def fp8_linear(
@@ -23,10 +24,20 @@ def fp8_linear(
     """CUDA back end of `ops.fp8_linear`: bfloat16 activations; few tokens do not need `input_scale`."""
     if not takes(x_TI, weight_OI, bias_O, weight_scale):
         return quantizing.fp8_linear(x_TI, weight_OI, weight_scale, bias_O, input_scale)
+    if x_TI.shape[0] > most_widened_tokens(weight_scale):
+        values_TI = torch.empty(x_TI.shape, dtype=weight_OI.dtype, device=x_TI.device)
+        scales_TG = quantizing.empty_scales(x_TI.shape[0], x_TI.shape[1], weight_scale)
+        quantize_fp8(values_TI, scales_TG, x_TI, input_scale)
+        return fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, x_TI.dtype)
     check_fp8_linear(x_TI, weight_OI, weight_scale, bias_O, input_scale)
     out_TO = torch.empty((x_TI.shape[0], weight_OI.shape[0]), dtype=x_TI.dtype, device=x_TI.device)
     streamed(out_TO, x_TI, weight_OI, bias_O, weight_scale, 0)
     return out_TO
+
+
+def most_widened_tokens(weight_scale: torch.Tensor) -> int:
+    """Up to how many tokens stay bfloat16, by measurement: there are no streaming kernels for e4m3 and blocks."""
+    return MOST_TOKENS if weight_scale.ndim == 2 else 16
 
 
 def fp8_product(

@@ -87,9 +87,9 @@ def fp8_quantizes_from(weight_OI: torch.Tensor, weight_scale: torch.Tensor, dtyp
         return None
     if name != "cuda":
         return 1
-    from llm_kernels.cuda.linear import MOST_TOKENS
+    from llm_kernels.cuda.fp8_linear import most_widened_tokens
 
-    return MOST_TOKENS + 1
+    return most_widened_tokens(weight_scale) + 1
 
 
 def fp8_product(
