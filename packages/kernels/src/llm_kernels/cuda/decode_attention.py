@@ -25,8 +25,9 @@ _decode_attention = native("decode_attention")
 def num_splits(num_programs: int, cache_dtype: torch.dtype) -> int | None:
     """Blocks of a cluster that share the keys of one row and KV head, as was best on an H200.
 
-    docs/performance.md has the figures. Large clusters do not fill the processors, so that in between Triton's
-    splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are quicker here always.
+    docs/performance.md has the figures. Large clusters do not fill the processors, so that in between
+    Triton's splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are quicker here
+    always.
 
     Args:
         num_programs: Decode rows times KV heads.
@@ -47,7 +48,7 @@ def num_splits(num_programs: int, cache_dtype: torch.dtype) -> int | None:
 
 
 def decode(a: Arguments, metadata: AttentionMetadata) -> None:
-    """The leading rows of one token: by the CUDA kernel where it takes them and is quicker, else by Triton."""
+    """The leading rows of one token: by the CUDA kernel where it does and is quicker, else by Triton."""
     splits = None
     if takes(a) and usable_prefix(a, metadata) is None:
         splits = num_splits(metadata.num_decodes * a.keys.shape[2], a.keys.dtype)
