@@ -290,6 +290,31 @@ def test_penalties_equal_the_naive_formula():
     torch.testing.assert_close(reference.process_logits(logits, batch), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}], ids=str)
+def test_few_penalised_rows_draw_what_they_draw_among_many(filters):
+    logits = random_logits(9).bfloat16()
+    logits[4, 3] = torch.nan
+    rows = torch.tensor([1, 4, 8])
+    generator = torch.Generator().manual_seed(1)
+    given = {
+        "presence": torch.tensor([2.0, 0.0, 5.0]),
+        "frequency": torch.tensor([0.0, 3.0, 1.0]),
+        "repetition": torch.tensor([1.5, 1.0, 2.0]),
+        "output_counts": torch.randint(0, 2, (3, VOCAB), generator=generator, dtype=torch.int32),
+        "prompt_mask": torch.rand(3, VOCAB, generator=generator) < 0.3,
+    }
+    few = sample(logits, make_batch(9, temperature=2.0, penalties=Penalties(rows=rows, **given), **filters))
+    # A bias of nothing keeps the rows together.
+    bias = (torch.tensor([0]), torch.tensor([0]), torch.zeros(1))
+    penalties = Penalties(rows=rows, **given)
+    together = sample(logits, make_batch(9, temperature=2.0, penalties=penalties, logit_bias=bias, **filters))
+    assert torch.equal(few.tokens, together.tokens)
+    assert torch.equal(few.faults, together.faults)
+    assert few.faults.nonzero().flatten().tolist() == [4]
+    plain = sample(logits, make_batch(9, temperature=2.0, **filters))
+    assert not torch.equal(few.tokens, plain.tokens)
+
+
 def test_bias_and_bans_change_only_their_tokens():
     logits = random_logits(3)
     before = logits.clone()

@@ -8,6 +8,7 @@ its neighbours, its place in the batch, the chunking of its prompt, or the devic
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from torch import Tensor
@@ -62,15 +63,14 @@ def sample(logits: Tensor, params: SamplingBatch) -> SampleOutput:
             named.
     """
     _check(logits, params)
-    work = reference.change_logits(logits, params)
-    thresholds = None
-    if params.uses_filters:
-        find = FILTER_THRESHOLDS.pick(work.device, work.dtype, work.shape[1])
-        thresholds = find(work, params)
-    draw = DRAW_TOKENS.pick(work.device, work.dtype, work.shape[1])
-    tokens, faults = draw(
-        work, params.temperature, params.seeds, params.positions, thresholds, params.all_greedy
-    )
+    rows = _few_penalised_rows(params, logits.shape[0])
+    if rows is None:
+        tokens, faults = _draw(logits, params)
+    else:
+        tokens, faults = _draw(logits, replace(params, penalties=None))
+        own_tokens, own_faults = _draw(logits.index_select(0, rows), _penalised_part(params, rows))
+        tokens.index_copy_(0, rows, own_tokens)
+        faults.index_copy_(0, rows, own_faults)
     ranks = None if params.num_logprobs is None else token_ranks(logits, tokens, params.num_logprobs)
     return SampleOutput(tokens=tokens, faults=faults, ranks_of_tokens=ranks)
 
@@ -121,6 +121,36 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> TokenRanks:
     rank = TOKEN_RANKS.pick(logits.device, logits.dtype, logits.shape[1])
     logprobs, ranks, top_ids, top_logprobs = rank(logits, tokens, num_top)
     return TokenRanks(logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs)
+
+
+def _draw(logits: Tensor, params: SamplingBatch) -> tuple[Tensor, Tensor]:
+    work = reference.change_logits(logits, params)
+    thresholds = None
+    if params.uses_filters:
+        find = FILTER_THRESHOLDS.pick(work.device, work.dtype, work.shape[1])
+        thresholds = find(work, params)
+    draw = DRAW_TOKENS.pick(work.device, work.dtype, work.shape[1])
+    return draw(work, params.temperature, params.seeds, params.positions, thresholds, params.all_greedy)
+
+
+def _few_penalised_rows(params: SamplingBatch, num_rows: int) -> Tensor | None:
+    """Rows that are worth a float32 copy of their own, so that the others' logits are read as they are."""
+    if params.penalties is None or params.logit_bias is not None or params.banned is not None:
+        return None
+    rows = params.penalties.rows
+    return None if rows is None or 2 * len(rows) > num_rows else rows
+
+
+def _penalised_part(params: SamplingBatch, rows: Tensor) -> SamplingBatch:
+    """The batch of the penalised rows alone."""
+    columns = ("temperature", "top_p", "min_p", "top_k", "seeds", "positions")
+    assert params.penalties is not None
+    return replace(
+        params,
+        **{name: getattr(params, name).index_select(0, rows) for name in columns},
+        filtered_rows=None,
+        penalties=replace(params.penalties, rows=None),
+    )
 
 
 def _check(logits: Tensor, params: SamplingBatch) -> None:
