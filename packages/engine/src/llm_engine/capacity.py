@@ -31,8 +31,8 @@ from llm_engine.worker.memory_plan import MemoryPlan, penalty_bytes, tables_byte
 
 # The driver's context, the kernels and workspaces of the libraries; see docs/memory.md.
 CONTEXT_BYTES = 750 * 2**20
-# A draw with penalties, a nucleus and logprobs holds so many bytes for each score.
-_DRAW_BYTES = 40
+# A draw with penalties, a nucleus and logprobs holds so many bytes for each score, as measured on an H200.
+_DRAW_BYTES = 31
 _CONTEXTS = (1024, 4096, 8192, 32_768, 131_072)
 _ROWS = (1, 16, 64, 256)
 _FLOOR_CONTEXT = 1024
@@ -184,7 +184,7 @@ def _memory(
 ) -> MemoryPlan:
     budget = options.max_num_batched_tokens or CUDA_BATCHED_TOKENS
     rows = min(options.max_num_seqs, budget)
-    draw_bytes = rows * spec.embedding.vocab_size * _DRAW_BYTES + penalty_bytes(rows, longest)
+    draw_bytes = rows * spec.embedding.vocab_size * _DRAW_BYTES
     forward_bytes = budget * dtype.itemsize * _widest_block(spec, parameters)
     return MemoryPlan(
         device_bytes=gpu.memory_bytes,
@@ -194,7 +194,7 @@ def _memory(
         ),
         other_bytes=CONTEXT_BYTES,
         tables_bytes=tables_bytes(layout, options.max_num_seqs, longest),
-        step_bytes=max(draw_bytes, forward_bytes),
+        step_bytes=max(draw_bytes, forward_bytes, penalty_bytes(options.max_num_seqs, longest)),
         graphs_bytes=0 if options.graphs == "none" else int(options.graph_memory_gib * 2**30),
     )
 
