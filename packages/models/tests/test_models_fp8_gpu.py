@@ -70,10 +70,12 @@ def test_it_equals_the_widened_model(tmp_path, name):
     narrow = [key for key, parameter in model.named_parameters() if parameter.dtype == E4M3]
     assert len(narrow) == 16
     exact = widened(model)
-    # 37 tokens: not a multiple of 4; 64 and 65: both sides of the border between the back ends.
-    for tokens in (1, 16, 37, 64, 65, 300, 1024):
+    # 37 and 301 tokens are no multiples of 4.
+    for tokens in (1, 16, 37, 64, 65, 128, 301, 1024):
         found, expected = hidden(model, tokens), hidden(exact, tokens)
-        assert float((found - expected).norm() / expected.norm()) < 0.08, tokens
+        # Quantized activations cost some 10 %, also in float32 on a CPU; few tokens are not quantized.
+        bound = 0.04 if tokens <= 16 else 0.13
+        assert float((found - expected).norm() / expected.norm()) < bound, tokens
 
 
 def test_quantizing_dummy_weights_takes_little_more_memory_than_they_do(tmp_path):

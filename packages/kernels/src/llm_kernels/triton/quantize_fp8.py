@@ -95,7 +95,8 @@ def quantize_fp8(
     """Triton back end of `ops.quantize_fp8`."""
     check_shape("x_TI", x_TI, tuple(values_TI.shape), values_TI.device)
     check_input_scale(scale, x_TI.device)
-    _launch(values_TI, scales_TG, x_TI, source=_PLAIN, scale=scale)
+    _check_room(values_TI, scales_TG, x_TI)
+    launch_quantization(values_TI, scales_TG, x_TI, scale=scale)
 
 
 def rms_norm_fp8(
@@ -113,7 +114,10 @@ def rms_norm_fp8(
     check_inner_contiguous(residual_TI=other)
     if weight_I is not None:
         check_inner_contiguous(weight_I=weight_I)
-    _launch(values_TI, scales_TG, x_TI, source=_NORM, residual=residual_TI, weight=weight_I, eps=eps)
+    _check_room(values_TI, scales_TG, x_TI)
+    launch_quantization(
+        values_TI, scales_TG, x_TI, source=_NORM, residual=residual_TI, weight=weight_I, eps=eps
+    )
 
 
 def gated_activation_fp8(
@@ -122,24 +126,29 @@ def gated_activation_fp8(
     """Triton back end of `ops.gated_activation_fp8`."""
     tokens, size = values_TI.shape
     check_shape("gate_up_TF", gate_up_TF, (tokens, 2 * size), values_TI.device)
-    _launch(values_TI, scales_TG, gate_up_TF, source=_GATE, kind=activation_number(kind))
+    _check_room(values_TI, scales_TG, gate_up_TF)
+    launch_quantization(values_TI, scales_TG, gate_up_TF, source=_GATE, kind=activation_number(kind))
 
 
-def _launch(
+def _check_room(values_TI: torch.Tensor, scales_TG: torch.Tensor, x: torch.Tensor) -> None:
+    check_quantized(values_TI, scales_TG)
+    check_contiguous("values_TI", values_TI)
+    check_inner_contiguous(x=x)
+
+
+def launch_quantization(
     values_TI: torch.Tensor,
     scales_TG: torch.Tensor,
     x: torch.Tensor,
     *,
-    source: int,
+    source: int = _PLAIN,
     kind: int = 0,
     scale: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     weight: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    check_quantized(values_TI, scales_TG)
-    check_contiguous("values_TI", values_TI)
-    check_inner_contiguous(x=x)
+    """The kernel, for arguments that are known to fit."""
     tokens, size = values_TI.shape
     if values_TI.numel() == 0:
         return
