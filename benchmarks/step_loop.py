@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llm_engine import LLM, SamplingParams
 
+import torch
 from shapes import SHAPES, write_shape
 from workloads import make_workloads
 
@@ -39,6 +40,10 @@ def run_round(
         row[f"{phase}_ms"] = round(1000 * (after[f"{phase}_s"] - before[f"{phase}_s"]) / steps, 4)
     for count in ("graph_steps", "eager_steps", "late_steps"):
         row[count] = after[count] - before[count]
+    if torch.cuda.is_available():
+        memory = torch.cuda.memory_stats()
+        row["allocator_retries"] = memory["num_alloc_retries"]
+        row["reserved_gib"] = round(memory["reserved_bytes.all.current"] / 2**30, 2)
     print(json.dumps(row), flush=True)
     return row
 

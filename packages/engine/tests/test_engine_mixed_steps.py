@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from llm_engine.worker.input_batch import HostBatch, fill_mixed
 from llm_engine.worker.mixed_layout import MixedKey, MixedLayout
-from llm_engine.worker.mixed_policy import MixedPolicy, mixed_key
+from llm_engine.worker.mixed_policy import MixedPolicy, largest_tokens
 from llm_engine.worker.slot_params import SlotParams
 
 MAX_TOKENS = 1000
@@ -69,7 +69,7 @@ def test_the_tokens_of_every_row_are_where_its_prefix_sums_say(seed):
     plan, batch = plan_of(slots, counts, numbers.integers(0, 50, len(counts)), [True] * len(counts))
     params = SlotParams(16)
     params.top_p[:], params.top_k[:] = numbers.random(16), numbers.integers(0, 9, 16)
-    key = mixed_key(batch.num_tokens, decodes, prompts, filters=True)
+    key = MixedPolicy().key(batch.num_tokens, decodes, prompts, filters=True)
     host, rows = filled(key, plan, batch, params)
     assert host.cu_query_lens[0] == 0
     assert host.cu_query_lens[-1] == key.tokens
@@ -95,11 +95,23 @@ def test_the_tokens_of_every_row_are_where_its_prefix_sums_say(seed):
         (513, 0, 1, None),
         (400, 200, 3, (512, 256, 4, False)),
         (512, 200, 3, None),
-        (100, 0, 17, None),
+        (100, 0, 17, (128, 0, 64, False)),
+        (100, 0, 65, None),
     ],
 )
 def test_sizes(tokens, decodes, prompts, key):
-    assert mixed_key(tokens, decodes, prompts, filters=False) == (None if key is None else MixedKey(*key))
+    found = MixedPolicy().key(tokens, decodes, prompts, filters=False)
+    assert found == (None if key is None else MixedKey(*key))
+
+
+def test_small_models_get_graphs_of_large_steps():
+    assert largest_tokens(600_000_000) == 8704
+    assert largest_tokens(8_200_000_000) == 853
+    assert largest_tokens(70_000_000_000) == 512
+    large = MixedPolicy(8704)
+    assert large.key(8192, 0, 2, filters=False) == MixedKey(8192, 0, 4)
+    assert large.key(8192, 50, 17, filters=False) == MixedKey(8320, 64, 64)
+    assert MixedPolicy(853).key(769, 0, 1, filters=False) is None
 
 
 def test_a_size_is_captured_when_it_comes_again():

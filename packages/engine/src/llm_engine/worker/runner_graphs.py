@@ -16,7 +16,7 @@ from llm_engine.worker.graph_capture import Capture
 from llm_engine.worker.group_metadata import GroupMetadata
 from llm_engine.worker.kv_pool import Caches
 from llm_engine.worker.mixed_layout import DeviceMixed, HostMixed, MixedKey, MixedLayout
-from llm_engine.worker.mixed_policy import LARGEST_STEP, MixedPolicy
+from llm_engine.worker.mixed_policy import LARGEST_DECODES, LARGEST_PROMPTS, MixedPolicy, largest_tokens
 from llm_engine.worker.mixed_step import MixedStep
 from llm_engine.worker.slot_tables import SlotTables
 from llm_engine.worker.step_graphs import GraphBudget, StepGraphs, StepKind
@@ -63,7 +63,8 @@ class RunnerGraphs:
         most = buckets.rows[-1]
         self.budget = GraphBudget(capture, memory_bytes)
         self.decode_policy = CapturePolicy(buckets, lockstep=lockstep)
-        self.mixed_policy = MixedPolicy(lockstep=lockstep)
+        most_tokens = largest_tokens(sum(weight.numel() for weight in model.parameters()))
+        self.mixed_policy = MixedPolicy(most_tokens, lockstep=lockstep)
         decode = DecodeStep(
             model, caches, tables, group_metadata, most, sampled_vocab_size, apart=capture.apart
         )
@@ -86,7 +87,7 @@ class RunnerGraphs:
                 StepKind(layout=MixedLayout, run=mixed.tokens, describe=_describe_mixed),
                 self.budget,
                 self.mixed_policy.failed,
-                MixedLayout(LARGEST_STEP).num_bytes,
+                MixedLayout(MixedKey(most_tokens, LARGEST_DECODES, LARGEST_PROMPTS)).num_bytes,
                 model.device,
             )
 
