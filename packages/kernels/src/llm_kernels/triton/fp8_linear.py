@@ -14,6 +14,7 @@ import triton
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.fp8_format import E4M3, GROUP, check_contiguous, num_groups
 from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
+from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.fp8_linear_kernels import scaled_product_kernel
 from llm_kernels.triton.quantize_fp8 import launch_quantization
 
@@ -179,5 +180,6 @@ def _product(
         GROUP_M=8,
         num_warps=8 if block_m == 128 else 4,
         num_stages=4 if block_m == 128 else 5,
+        **launch_options(values_TI.device),
     )
     return out_TO

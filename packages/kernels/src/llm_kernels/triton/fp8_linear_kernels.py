@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from llm_kernels.triton.dependent_launch import let_later_start, wait_for_earlier
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def scaled_product_kernel(
@@ -29,11 +31,13 @@ def scaled_product_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """One tile of out = (x * x_scales) @ (weight * weight_scales).T + bias.
 
     With BLOCK_SCALES, BLOCK_K is the 128 inputs of a scale: each step's product is scaled, then added.
     """
+    let_later_start(PDL)
     # Programs that run together share rows of x and of the weight.
     num_columns = tl.cdiv(out_size, BLOCK_N)
     num_rows = tl.cdiv(num_tokens, BLOCK_M)
@@ -49,6 +53,7 @@ def scaled_product_kernel(
     weight_at = weight + column.to(tl.int64)[None, :] * in_size + inner[:, None]
     x_scale_at = x_scales + row * x_scales_stride_token
     weight_scale_at = weight_scales + (column // 128) * weight_scales_stride_out
+    wait_for_earlier(PDL)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, in_size, BLOCK_K):
         if EVEN_K:
