@@ -41,6 +41,9 @@ class ToyModel:
         groups = {cache: group for group in layout.groups for cache in group.caches} if layout else {}
         self.block_sizes = [groups[index].block_size for index in range(len(groups))]
 
+    def parameters(self):
+        return iter([self.embedding, self.head, *self.weights])
+
     def forward(self, input_ids, metadata, caches):
         hidden = self.embedding[input_ids]
         for layer, (kind, span) in enumerate(self.mixers):
