@@ -108,7 +108,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
                           Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView context_lens,
                           TensorView block_tables, Optional<TensorView> sinks, Optional<TensorView> prefix_lens,
                           Optional<TensorView> partial, Optional<TensorView> partial_state, std::int64_t num_rows, double scale, double soft_cap,
-                          std::int64_t sliding_window, std::int64_t chunk, int splits) {
+                          std::int64_t sliding_window, std::int64_t chunk, int splits, int variant) {
   guarded([&] {
     check_tensors(out, query, key_cache, value_cache);
     check_decode_rows(context_lens, block_tables, num_rows);
@@ -146,6 +146,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
     args.is_half = is_dtype(query, kDLFloat, 16);
     args.is_float8_cache = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
     args.splits = splits;
+    args.variant = variant;
     const DeviceGuard guard(query);
     check_status("decode_attention", kernels::decode_attention(args, stream_of(query)));
   });

@@ -16,17 +16,17 @@
 
 namespace llm_kernels::cuda::decode {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
 constexpr int kRows = kMaxDecodeGroup;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// T: queries and results. C: the cache.
-template <class T, class C, int D>
+// T: queries and results. C: the cache. Warps: of a block, each with so many stages of 16-bit numbers.
+template <class T, class C, int D, int Warps, int Stages>
 struct DecodeKernel {
   static constexpr bool kFloat8 = sizeof(C) == 1;
   using Unit = std::conditional_t<kFloat8, __half, T>;  // what the matrix units multiply
-  static constexpr int kStages = kFloat8 ? 6 : 3;
+  static constexpr int kStages = kFloat8 ? 2 * Stages : Stages;
+  static constexpr int kWarps = Warps;
+  static constexpr int kThreads = 32 * Warps;
   static constexpr int kKeys = kDecodeKeys;
   static constexpr int kRowBytes = D * sizeof(C);
   static constexpr int kChunks = kRowBytes / 16;  // of 16 bytes in a row
@@ -34,10 +34,11 @@ struct DecodeKernel {
   static constexpr int kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSums = kRows * D;                                // floats of a sum
-  static constexpr int kSumBytes = kWarps * kSums * sizeof(float);       // the warps' sums lie over the ring
+  // The sums of the warps and of the block lie over the ring, whose keys are done with by then.
+  static constexpr int kSumBytes = (kWarps + 1) * kSums * sizeof(float);
   static constexpr int kLargest = kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
-  static constexpr int kStateFloats = 2 * kWarps * kRows;                // maximum and weight of each warp's rows
-  static constexpr int kSharedBytes = kLargest + (kStateFloats + 2 * kRows + kSums) * sizeof(float);
+  static constexpr int kStateFloats = 2 * (kWarps + 1) * kRows;  // maximum and weight of the rows of each
+  static constexpr int kSharedBytes = kLargest + kStateFloats * sizeof(float);
   static_assert(kChunks == 4 || kChunks % 8 == 0, "the swizzle takes rows of 64 bytes or multiples of 128");
 
   // Where chunk `c` of row `r` lies in a tile: eight rows of a column are in eight different bank groups.
@@ -123,9 +124,8 @@ class Runs {
 };
 
 // The online softmax of a warp: rows lane / 4 and lane / 4 + 8, of the columns those of the fragments.
-template <class T, class C, int D, bool Wide>
+template <class Kernel, class T, int D, bool Wide>
 struct Softmax {
-  using Kernel = DecodeKernel<T, C, D>;
   using Unit = typename Kernel::Unit;
   static constexpr int kHalves = Wide ? 2 : 1;  // without Wide the rows from 8 on are not there
   std::uint32_t query[D / 16][4];
@@ -276,10 +276,10 @@ struct Softmax {
 };
 
 // Grid (splits, KV heads, rows), clusters of all splits.
-template <class T, class C, int D, bool Wide>
-__global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ DecodeAttentionArgs args) {
-  using Kernel = DecodeKernel<T, C, D>;
-  constexpr int kStages = Kernel::kStages;
+template <class T, class C, int D, bool Wide, int Warps, int Stages>
+__global__ void __launch_bounds__(32 * Warps) decode_kernel(const __grid_constant__ DecodeAttentionArgs args) {
+  using Kernel = DecodeKernel<T, C, D, Warps, Stages>;
+  constexpr int kStages = Kernel::kStages, kWarps = Warps, kThreads = Kernel::kThreads;
   namespace cg = cooperative_groups;
   extern __shared__ __align__(128) unsigned char shared[];
   float* warp_sums = reinterpret_cast<float*>(shared);
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
   float* warp_weights = warp_maxima + kWarps * kRows;
   float* maxima = warp_weights + kWarps * kRows;
   float* weights = maxima + kRows;
-  float* sums = weights + kRows;
+  float* sums = warp_sums + kWarps * Kernel::kSums;
 
   const int split = blockIdx.x, kv_head = blockIdx.y, row = blockIdx.z;
   const int warp = threadIdx.x / 32, group = args.num_heads / args.num_kv_heads;
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
   Runs<Kernel, C> runs(args, range, row, kv_head, warp * splits + split, kWarps * splits, ring);
 #pragma unroll
   for (int i = 0; i + 1 < kStages; ++i) runs.issue(i);
-  Softmax<T, C, D, Wide> softmax;
+  Softmax<Kernel, T, D, Wide> softmax;
   softmax.start(args, row, kv_head, group);
   const float scale = args.key.scale == nullptr ? args.scale : args.scale * args.key.scale[kv_head];
   for (int i = 0; i < runs.count(); ++i) {

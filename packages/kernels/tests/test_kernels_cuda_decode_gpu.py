@@ -27,7 +27,7 @@ def decode():
     return decode_attention
 
 
-def _run(decode, case, splits, **options):
+def _run(decode, case, splits, variant=0, **options):
     from llm_kernels.triton.attention_arguments import Arguments
 
     out = torch.full_like(case.query, float("nan"))
@@ -35,7 +35,7 @@ def _run(decode, case, splits, **options):
         out=out, query=case.query, keys=case.key_cache, values=case.value_cache, scale=case.scale, **options
     )
     assert decode.takes(arguments)
-    decode.decode_rows(arguments, case.metadata, splits)
+    decode.decode_rows(arguments, case.metadata, splits, variant)
     with ops.use_backend("paged_attention", "torch"):
         return out, case.run(**options)
 
@@ -59,6 +59,14 @@ def _case(make_attention_case, ratio, head_size, dtype=torch.bfloat16, rows=ROWS
 def test_decode(decode, make_attention_case, relative_error, splits, head_size, ratio):
     case = _case(make_attention_case, ratio, head_size)
     assert relative_error(*_run(decode, case, splits)) < BOUND[torch.bfloat16]
+
+
+@pytest.mark.parametrize("variant", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("splits", [1, 16])
+@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn], ids=str)
+def test_variants(decode, make_attention_case, relative_error, variant, splits, cache_dtype):
+    case = _case(make_attention_case, 4, 128, cache_dtype=cache_dtype)
+    assert relative_error(*_run(decode, case, splits, variant)) < BOUND[torch.bfloat16]
 
 
 @pytest.mark.parametrize("splits", [1, 16])

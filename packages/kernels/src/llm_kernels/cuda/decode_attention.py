@@ -26,8 +26,8 @@ def num_splits(num_programs: int, cache_dtype: torch.dtype) -> int | None:
     """Blocks of a cluster that share the keys of one row and KV head, as was best on an H200.
 
     docs/performance.md has the figures. Large clusters do not fill the processors, so that in between
-    Triton's splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are quicker here
-    always.
+    Triton's splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are always
+    quicker here.
 
     Args:
         num_programs: Decode rows times KV heads.
@@ -76,13 +76,14 @@ def takes(a: Arguments) -> bool:
     )
 
 
-def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int) -> None:
+def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int, variant: int = 0) -> None:
     """The leading rows of one token.
 
     Args:
         a: Of a call that the kernel takes.
         metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
         splits: Blocks that share a row and a KV head: 1, 2, 4, 8 or 16.
+        variant: Another number of warps and stages at head size 128, for measurements.
 
     Raises:
         InvalidArgument: A tensor's shape, dtype or alignment does not fit the kernel.
@@ -112,6 +113,7 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int) -> None:
             a.sliding_window or 0,
             a.chunk or 0,
             splits,
+            variant,
         )
     except ValueError as error:
         raise invalid(error) from None
