@@ -56,7 +56,7 @@ def plans(monkeypatch):
 
 def _prompts():
     """Two long heads, half of the rows on each; the first rows compute them, the others find them."""
-    heads = [[(7 * i * i + 13 * i + h) % 4990 for i in range(1600)] for h in (1, 2)]
+    heads = [[(7 * i * i + 13 * i + h) % 4990 for i in range(2000)] for h in (1, 2)]
     return [heads[row % 2] + [(row * 31 + 7 * i) % 4990 for i in range(3 + row)] for row in range(NUM_ROWS)]
 
 
@@ -80,4 +80,4 @@ def test_shared_prefixes_change_no_token(tmp_path, plans, config, graphs):
     assert not any(plans)
     plans.clear()
     assert _tokens(tmp_path, prompts, **options) == alone
-    assert sum(plan == [(NUM_ROWS // 2, 1600)] * 2 for plan in plans) > 15
+    assert sum(plan == [(NUM_ROWS // 2, 2000)] * 2 for plan in plans) > 15
