@@ -15,10 +15,10 @@ from llm_engine.worker.mixed_layout import MixedKey
 
 LARGEST_DECODES = 512
 LARGEST_PROMPTS = 64
-_LEAST_LARGEST_TOKENS = 512
+LEAST_LARGEST_TOKENS = 512
 # Above the usual budget of 8192 tokens by what pads the decode rows.
 _TOKENS = (
-    *(16, 32, 64, 96, 128, 192, 256, 384, _LEAST_LARGEST_TOKENS),
+    *(16, 32, 64, 96, 128, 192, 256, 384, LEAST_LARGEST_TOKENS),
     *(768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 8320, 8704),
 )
 _PROMPTS = (1, 4, 16, LARGEST_PROMPTS)
@@ -36,7 +36,7 @@ _MARGIN = 2
 def largest_tokens(num_parameters: int) -> int:
     """Most tokens of a step that is worth a graph, for a model of so many parameters."""
     worth = _MARGIN * _TOKENS_TIMES_PARAMETERS / max(num_parameters, 1)
-    return min(max(int(worth), _LEAST_LARGEST_TOKENS), _TOKENS[-1])
+    return min(max(int(worth), LEAST_LARGEST_TOKENS), _TOKENS[-1])
 
 
 class MixedChoice(NamedTuple):
@@ -59,7 +59,7 @@ class MixedPolicy:
         lockstep: Whether other ranks make the same decisions; see `CapturePolicy`.
     """
 
-    def __init__(self, most_tokens: int = _LEAST_LARGEST_TOKENS, *, lockstep: bool = False) -> None:
+    def __init__(self, most_tokens: int = LEAST_LARGEST_TOKENS, *, lockstep: bool = False) -> None:
         self._sizes = [size for size in _TOKENS if size <= most_tokens]
         self._lockstep = lockstep
         self._asked: dict[MixedKey, int] = {}

@@ -16,7 +16,13 @@ from llm_engine.worker.graph_capture import Capture
 from llm_engine.worker.group_metadata import GroupMetadata
 from llm_engine.worker.kv_pool import Caches
 from llm_engine.worker.mixed_layout import DeviceMixed, HostMixed, MixedKey, MixedLayout
-from llm_engine.worker.mixed_policy import LARGEST_DECODES, LARGEST_PROMPTS, MixedPolicy, largest_tokens
+from llm_engine.worker.mixed_policy import (
+    LARGEST_DECODES,
+    LARGEST_PROMPTS,
+    LEAST_LARGEST_TOKENS,
+    MixedPolicy,
+    largest_tokens,
+)
 from llm_engine.worker.mixed_step import MixedStep
 from llm_engine.worker.slot_tables import SlotTables
 from llm_engine.worker.step_graphs import GraphBudget, StepGraphs, StepKind
@@ -63,7 +69,9 @@ class RunnerGraphs:
         most = buckets.rows[-1]
         self.budget = GraphBudget(capture, memory_bytes)
         self.decode_policy = CapturePolicy(buckets, lockstep=lockstep)
-        most_tokens = largest_tokens(sum(weight.numel() for weight in model.parameters()))
+        # Ranks need not hold equally many parameters, but must choose alike.
+        num_parameters = sum(weight.numel() for weight in model.parameters())
+        most_tokens = LEAST_LARGEST_TOKENS if lockstep else largest_tokens(num_parameters)
         self.mixed_policy = MixedPolicy(most_tokens, lockstep=lockstep)
         decode = DecodeStep(
             model, caches, tables, group_metadata, most, sampled_vocab_size, apart=capture.apart
