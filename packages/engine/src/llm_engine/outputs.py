@@ -25,7 +25,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-class RequestDelta(msgspec.Struct, frozen=True, kw_only=True):
+class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one choice of a request gained since the delta before it.
 
     Joined over all deltas of an index, `text`, `token_ids` and `logprobs` give the whole answer. A delta may

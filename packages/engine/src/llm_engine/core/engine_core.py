@@ -7,7 +7,7 @@ on; the overlapped one plans step N + 1 and hands it over while the device runs 
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from llm_distributed import CallFailed, Executor, PendingResult, StepFailed
@@ -231,8 +231,9 @@ def _to_row(output: RowOutput) -> Row:
         finish_reason=output.finish_reason,
         stop_token=output.stop_token,
         num_cached_tokens=output.num_cached_tokens,
-        logprobs=cast("Row", output).logprobs,
-        prompt_logprobs=cast("Row", output).prompt_logprobs,
+        # The scheduler passes through what the worker made, without knowing its type.
+        logprobs=output.logprobs,  # type: ignore[arg-type]
+        prompt_logprobs=output.prompt_logprobs,  # type: ignore[arg-type]
         error=output.error,
     )
 

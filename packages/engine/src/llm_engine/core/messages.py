@@ -89,7 +89,7 @@ class CoreFailed(msgspec.Struct, tag="failed", frozen=True, array_like=True):
     message: str
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """What one request gained in a step."""
 
     request_id: str
