@@ -6,14 +6,11 @@
 namespace llm_kernels::cuda::attention {
 
 cudaError_t prefill_128(const PrefillAttentionArgs& args, cudaStream_t stream) {
-  if (args.is_half) return launch_prefill<PrefillConfig<__half, 128, 128, 2, 2, true>>(args, stream);
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 128, 128, 2, 3, true, false, true>>(args, stream);
   switch (args.variant % 10) {
-    case 1: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, true, false, true>>(args, stream);
-    case 2: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 96, 3, 2, true>>(args, stream);
-    case 3: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 80, 3, 3, true>>(args, stream);
-    case 4: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 176, 2, 2, true>>(args, stream);
-    case 5: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 2, false>>(args, stream);
-    default: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 2, true>>(args, stream);
+    case 1: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, true, false, true, true>>(args, stream);
+    case 2: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, false, false, true>>(args, stream);
+    default: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, true, false, true>>(args, stream);
   }
 }
 

@@ -23,11 +23,11 @@ struct PrefillParams {
 };
 
 template <class T, int D, int N, int Groups, int Stages, bool PingPong, bool Panelled = false,
-          bool HeldQueries = false>
+          bool HeldQueries = false, bool Lazy = false>
 struct PrefillConfig {
   using Element = T;
   static constexpr int kHead = D, kKeys = N, kGroups = Groups, kStages = Stages, kRows = 64 * Groups;
-  static constexpr bool kPingPong = PingPong, kPanelled = Panelled, kHeldQueries = HeldQueries;
+  static constexpr bool kPingPong = PingPong, kPanelled = Panelled, kHeldQueries = HeldQueries, kLazy = Lazy;
   static constexpr int kPanels = (D + 63) / 64;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Bytes. From one panel to the next, and from eight keys to the next eight.

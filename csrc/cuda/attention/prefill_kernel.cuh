@@ -139,8 +139,10 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         hold(total);
         if (lane == 0) barrier_arrive(barriers.value_empty(values.place));
         values.advance();
+        if (!Config::kLazy || __any_sync(0xFFFFFFFFu, fade[0] != 1.0f || fade[1] != 1.0f)) {
 #pragma unroll
-        for (int i = 0; i < Config::kHead / 2; ++i) total[i] *= fade[i / 2 % 2];
+          for (int i = 0; i < Config::kHead / 2; ++i) total[i] *= fade[i / 2 % 2];
+        }
         pack_weights<T>(weights, scores);
       }
 
