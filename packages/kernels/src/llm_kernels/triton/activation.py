@@ -9,6 +9,7 @@ import triton.language as tl
 from llm_kernels.checks import check_activation, check_gate_options, check_gated, check_inner_contiguous
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div
 
 _KINDS = {
     "silu": 0,
@@ -168,7 +169,7 @@ def activation(out: torch.Tensor, x: torch.Tensor, kind: str, parameters: torch.
     if num_tokens == 0:
         return
     given = x if parameters is None else parameters.contiguous()
-    _activation_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
+    _activation_kernel[(num_tokens, ceil_div(size, _BLOCK))](
         out,
         x,
         given,
@@ -193,7 +194,7 @@ def gated_activation(
     num_tokens, size = out.shape
     if num_tokens == 0:
         return
-    _gated_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
+    _gated_kernel[(num_tokens, ceil_div(size, _BLOCK))](
         out,
         gate_up,
         out.stride(0),

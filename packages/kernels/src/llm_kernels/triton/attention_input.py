@@ -14,6 +14,7 @@ import triton.language as tl
 from llm_kernels.attention_input_checks import check_rotate_write_kv
 from llm_kernels.checks import check_cache_scales, check_inner_contiguous
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 # Measured on an H200 with heads of 128 (benchmarks/gpu/small_kernels.py).
 _FEW_TOKENS = 128
@@ -274,9 +275,9 @@ def rotate_write_kv(
     half = 0 if cos_sin_cache is None else cos_sin_cache.shape[1] // 2
     num_rest = head_size - 2 * half
     heads = heads_per_part(num_tokens, head_size)
-    num_parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
+    num_parts = ceil_div(num_heads, heads) + 2 * ceil_div(num_kv_heads, heads)
     parts = parts_per_program(num_tokens, num_parts)
-    _rotate_write_kernel[(num_tokens, triton.cdiv(num_parts, parts))](
+    _rotate_write_kernel[(num_tokens, ceil_div(num_parts, parts))](
         query_THD,
         key_TKD,
         value_TKV,
@@ -309,9 +310,9 @@ def rotate_write_kv(
         INTERLEAVED=interleaved,
         HEADS=heads,
         PARTS=parts,
-        HALF=triton.next_power_of_2(half) if half else 0,
-        REST=triton.next_power_of_2(num_rest) if num_rest else 0,
-        VALUE=triton.next_power_of_2(value_size),
+        HALF=power_of_2(half) if half else 0,
+        REST=power_of_2(num_rest) if num_rest else 0,
+        VALUE=power_of_2(value_size),
         IS_E4M3=key_cache.dtype == torch.float8_e4m3fn,
         HAS_SCALES=key_scale is not None,
         num_warps=num_warps(heads, head_size, num_tokens),
@@ -324,7 +325,7 @@ def heads_per_part(num_tokens: int, head_size: int) -> int:
     if num_tokens == 1:
         return 1
     elements = 512 if num_tokens <= _FEW_TOKENS else 1024
-    return max(1, min(8, elements // int(triton.next_power_of_2(head_size))))
+    return max(1, min(8, elements // power_of_2(head_size)))
 
 
 def parts_per_program(num_tokens: int, num_parts: int) -> int:
@@ -334,5 +335,5 @@ def parts_per_program(num_tokens: int, num_parts: int) -> int:
 
 def num_warps(heads: int, head_size: int, num_tokens: int) -> int:
     """Warps of a program: eight elements of a part a thread, sixteen where tokens are many."""
-    elements = heads * int(triton.next_power_of_2(head_size))
+    elements = heads * power_of_2(head_size)
     return max(1, min(8, elements // (512 if num_tokens >= _MANY_TOKENS else 256)))

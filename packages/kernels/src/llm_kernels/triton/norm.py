@@ -8,6 +8,7 @@ import triton.language as tl
 
 from llm_kernels.checks import check_inner_contiguous, check_layer_norm, check_norm
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 _ELEMENTS_PER_PROGRAM = 1024
 _ELEMENTS_PER_THREAD = 8
@@ -131,9 +132,9 @@ def _launch(
     num_rows = x.shape[0] * num_inner
     if num_rows == 0:
         return
-    padded = triton.next_power_of_2(size)
+    padded = power_of_2(size)
     rows = max(1, min(16, _ELEMENTS_PER_PROGRAM // padded))
-    _norm_kernel[(triton.cdiv(num_rows, rows),)](
+    _norm_kernel[(ceil_div(num_rows, rows),)](
         out,
         x,
         x if residual is None else residual,

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from llm_kernels.checks import check_inner_contiguous, check_rope
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 _HEADS = 8
 
@@ -115,7 +116,7 @@ def rotary_embedding(
     if num_tokens == 0 or half == 0:
         return
     num_kv_heads = key_TKD.shape[1]
-    _rotary_kernel[(num_tokens, triton.cdiv(max(num_heads, num_kv_heads), _HEADS))](
+    _rotary_kernel[(num_tokens, ceil_div(max(num_heads, num_kv_heads), _HEADS))](
         query_THD,
         key_TKD,
         positions,
@@ -130,7 +131,7 @@ def rotary_embedding(
         half,
         INTERLEAVED=interleaved,
         HEADS=_HEADS,
-        HALF=triton.next_power_of_2(half),
+        HALF=power_of_2(half),
         num_warps=2,
         **launch_options(query_THD.device),
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from llm_kernels.reference import sampling as reference
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 _TILE = 2048
 _WARPS = 4
@@ -229,7 +230,7 @@ def draw_tokens(
         return tokens, faults.view(torch.bool)
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    num_tiles = triton.cdiv(vocab, _TILE)
+    num_tiles = ceil_div(vocab, _TILE)
     # Apart, so that all are equally aligned: Triton compiles a kernel anew for other alignments.
     tile_max, tile_score = (torch.empty((num_rows, num_tiles), device=device) for _ in range(2))
     common = {
@@ -248,7 +249,7 @@ def draw_tokens(
         tokens,
         faults,
         *sizes,
-        TILES=triton.next_power_of_2(num_tiles),
+        TILES=power_of_2(num_tiles),
         num_warps=_WARPS,
         **common,
     )

@@ -19,6 +19,7 @@ from torch import Tensor
 from llm_kernels.reference import sampling as reference
 from llm_kernels.sampling_batch import SamplingBatch
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 _TILE = 2048
 _STRETCH = 256
@@ -344,7 +345,7 @@ def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
         return thresholds
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    num_stretches = triton.cdiv(vocab, _STRETCH)
+    num_stretches = ceil_div(vocab, _STRETCH)
     maxima = torch.empty((num_filtered, num_stretches), dtype=logits.dtype, device=device)
     row_max, cuts = (torch.empty(num_filtered, device=device) for _ in range(2))
     counts = torch.empty(num_filtered, dtype=torch.int32, device=device)
@@ -356,7 +357,7 @@ def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
     common = {"HAS_ROWS": rows is not None, **launch_options(device)}
     bits = {"SPARE_BITS": SPARE_BITS[logits.dtype]}
     tiles = {"TILE": _TILE, "STRETCH": _STRETCH}
-    grid = (num_filtered, triton.cdiv(vocab, _TILE))
+    grid = (num_filtered, ceil_div(vocab, _TILE))
     _stretch_maxima[grid](logits, index, maxima, *sizes, num_stretches, **tiles, **common)
     _cuts[(num_filtered,)](
         maxima,
@@ -371,7 +372,7 @@ def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
         vocab,
         math.log(vocab),
         num_stretches,
-        BLOCK=triton.next_power_of_2(num_stretches),
+        BLOCK=power_of_2(num_stretches),
         **bits,
         **common,
     )

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 from llm_kernels.triton.sampling_filters import SMALLEST, SPARE_BITS, key_of, least_kept, value_of
 
 _TILE = 2048
@@ -214,7 +215,7 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, T
         return logprobs, ranks, top_ids, top_logprobs
     if logits.stride(1) != 1:
         logits = logits.contiguous()
-    num_tiles, num_stretches = triton.cdiv(vocab, _TILE), triton.cdiv(vocab, _STRETCH)
+    num_tiles, num_stretches = ceil_div(vocab, _TILE), ceil_div(vocab, _STRETCH)
     maxima = torch.empty((num_rows, num_stretches), dtype=logits.dtype, device=device)
     tile_max, tile_sum = (torch.empty((num_rows, num_tiles), device=device) for _ in range(2))
     tile_above = torch.empty((num_rows, num_tiles), dtype=torch.int32, device=device)
@@ -237,8 +238,8 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, T
         *sizes[1:],
         num_top,
         HAS_TOP=num_top > 0,
-        TILES=triton.next_power_of_2(num_tiles),
-        STRETCHES=triton.next_power_of_2(num_stretches),
+        TILES=power_of_2(num_tiles),
+        STRETCHES=power_of_2(num_stretches),
         SPARE=SPARE_BITS[logits.dtype],
         **pdl,
     )
