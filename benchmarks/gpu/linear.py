@@ -80,13 +80,13 @@ def plans(out_size: int, in_size: int, columns: int, tokens: int, gated: bool) -
                 continue
             for resident in (1, 2, 3):
                 yield tiles, split, resident, 0, 0
-    if tokens <= 16:
+    if tokens <= 8 and columns == 128:
         for resident, rows, unroll in itertools.product((1, 2, 3, 4), (8, 16), (4, 8)):
             if not (gated and rows == 8):
                 yield 0, 0, resident, rows, unroll
-    if tokens <= 4 and columns == 64 and tokens * in_size <= 24576:
-        for rows, unroll in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (6, 4)):
-            if not (gated and rows % 2) and (tokens == 1 or rows in (2, 4)):
+    if tokens == 1 and columns == 64:
+        for rows, unroll in ((1, 8), (1, 16), (2, 4), (2, 8)):
+            if not (gated and rows == 1):
                 yield 0, 0, 0, rows, unroll
 
 

@@ -1,5 +1,4 @@
-// Exports streamed_linear and normed_linear: checks the tensors, fills the argument struct, enqueues on the current
-// stream.
+// Exports streamed_linear: checks the tensors, fills the argument struct, enqueues on the current stream.
 
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
@@ -117,50 +116,8 @@ void streamed_linear_ffi(TensorView out, TensorView x, TensorView weight, Option
   });
 }
 
-kernels::LinearNorm norm_of(const TensorView& x, const Optional<TensorView>& weight,
-                            const Optional<TensorView>& residual, const Optional<TensorView>& new_residual,
-                            double eps) {
-  kernels::LinearNorm norm{};
-  norm.on = true;
-  norm.eps = static_cast<float>(eps);
-  if (weight.has_value()) {
-    check_shape("norm_weight", weight.value(), {x.size(1)});
-    check_inner_contiguous("norm_weight", weight.value());
-    norm.weight_is_float = is_dtype(weight.value(), kDLFloat, 32);
-    if (!norm.weight_is_float) check_dtype("norm_weight", weight.value(), kDLBfloat, 16, "float32 or bfloat16");
-    norm.weight = data_of(weight.value());
-  }
-  if (residual.has_value() != new_residual.has_value()) throw ArgumentError("new_residual", "goes with residual_TI");
-  if (residual.has_value()) {
-    check_rows("residual_TI", residual.value(), x, x.size(0), x.size(1));
-    check_dtype("residual_TI", residual.value(), kDLBfloat, 16, "bfloat16");
-    check_rows("new_residual", new_residual.value(), x, x.size(0), x.size(1));
-    check_dtype("new_residual", new_residual.value(), kDLBfloat, 16, "bfloat16");
-    if (row_stride(new_residual.value()) != x.size(1)) throw ArgumentError("new_residual", "expected contiguous rows");
-    norm.residual = data_of(residual.value());
-    norm.residual_stride = row_stride(residual.value());
-    norm.new_residual = data_of(new_residual.value());
-  }
-  return norm;
-}
-
-void normed_linear_ffi(TensorView out, TensorView x, Optional<TensorView> norm_weight, double eps,
-                       Optional<TensorView> residual, Optional<TensorView> new_residual, TensorView weight,
-                       Optional<TensorView> bias, Optional<TensorView> scale, int gate, int resident, int rows,
-                       int unroll, bool dependent) {
-  guarded([&] {
-    kernels::LinearArgs args = arguments_of(out, x, weight, bias, scale, gate);
-    check_dtype("x_TI", x, kDLBfloat, 16, "bfloat16");
-    args.norm = norm_of(x, norm_weight, residual, new_residual, eps);
-    args.plan = {0, 0, resident, rows, unroll};
-    args.dependent = dependent;
-    enqueue(args, x);
-  });
-}
-
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(streamed_linear, streamed_linear_ffi);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(normed_linear, normed_linear_ffi);
 
 }  // namespace llm_kernels::bindings::cuda

@@ -6,7 +6,7 @@
 namespace llm_kernels::cuda {
 
 void fragment_fp8(const LinearArgs& args, const LinearPlan& plan) {
-  launch_fragments_of<LinearWeight::kFloat8, false>(args, plan);
+  launch_fragments_of<false>(args, plan);
 }
 
 }  // namespace llm_kernels::cuda

@@ -6,7 +6,7 @@
 namespace llm_kernels::cuda {
 
 void fragment_fp8_block(const LinearArgs& args, const LinearPlan& plan) {
-  launch_fragments_of<LinearWeight::kFloat8, true>(args, plan);
+  launch_fragments_of<true>(args, plan);
 }
 
 }  // namespace llm_kernels::cuda

@@ -19,18 +19,17 @@ void check(const LinearArgs& args) {
   if (both && (args.gate != LinearGate::kNone || args.scale_kind == LinearScale::kBlock || args.plan.rows != 0)) {
     throw ArgumentError("x_TI", "with float8 tokens: no gate, no blocks of scales, no rows");
   }
-  if (args.norm.on && (both || args.num_tokens > 16)) throw ArgumentError("norm", "expected up to 16 bfloat16 tokens");
   const int rows = args.gate == LinearGate::kNone ? 8 : 16;
   if (args.out_size < rows || args.out_size % rows != 0) {
     throw ArgumentError("weight_OI", "expected O a multiple of " + std::to_string(rows));
   }
   if (args.plan.rows >= 8) {
+    const bool fits = args.num_tokens <= 8 && args.weight_kind == LinearWeight::kFloat8;
+    if (!fits) throw ArgumentError("rows", "expected up to 8 tokens and float8 weights");
     if (args.plan.resident < 1 || args.plan.resident > 8) throw ArgumentError("resident", "expected 1 to 8");
   } else if (args.plan.rows != 0) {
-    const int tokens = args.num_tokens == 3 ? 4 : args.num_tokens;
-    if (tokens > 4 || args.weight_kind != LinearWeight::kBFloat16 || tokens * args.in_size > 24576) {
-      throw ArgumentError("rows", "expected bfloat16, 1 to 4 tokens and up to 24,576 inputs of all of them");
-    }
+    const bool fits = args.num_tokens == 1 && args.weight_kind == LinearWeight::kBFloat16 && args.in_size <= 24576;
+    if (!fits) throw ArgumentError("rows", "expected one token, bfloat16 and I up to 24,576");
   } else if (args.plan.tiles != 0) {
     const int tiles = args.plan.tiles, split = args.plan.split, resident = args.plan.resident;
     if (tiles != 1 && tiles != 2 && tiles != 4) throw ArgumentError("tiles", "expected 1, 2 or 4");
@@ -38,11 +37,6 @@ void check(const LinearArgs& args) {
     if (split < 1 || split > 8) throw ArgumentError("split", "expected 1 to 8");
     if (resident < 1 || resident > 4) throw ArgumentError("resident", "expected 1 to 4");
   }
-}
-
-void linear_fragment(const LinearArgs& args, const LinearPlan& plan) {
-  if (args.weight_kind == LinearWeight::kBFloat16) return fragment_bf16(args, plan);
-  return args.scale_kind == LinearScale::kBlock ? fragment_fp8_block(args, plan) : fragment_fp8(args, plan);
 }
 
 }  // namespace
@@ -72,8 +66,9 @@ void linear(const LinearArgs& args) {
   if (args.num_tokens == 0) return;
   const bool planned = args.plan.tiles != 0 || args.plan.rows != 0;
   const LinearPlan plan = planned ? args.plan : plan_linear(args);
-  if (args.norm.on && plan.rows == 0) throw ArgumentError("norm", "not with a plan that streams through shared memory");
-  if (plan.rows >= 8) return linear_fragment(args, plan);
+  if (plan.rows >= 8) {
+    return args.scale_kind == LinearScale::kBlock ? fragment_fp8_block(args, plan) : fragment_fp8(args, plan);
+  }
   if (plan.rows != 0) return linear_row(args, plan);
   if (args.weight_kind == LinearWeight::kBFloat16) {
     return args.gate == LinearGate::kNone ? linear_bf16(args, plan) : gated_linear_bf16(args, plan);

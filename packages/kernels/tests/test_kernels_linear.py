@@ -60,49 +60,6 @@ def test_gated_linear_takes_float8_weights(
     assert relative_error(out, GATES["silu"](both[:, :128]) * both[:, 128:]) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["torch", "composed"])
-@pytest.mark.parametrize("kind", [None, "silu", "relu2"])
-@pytest.mark.parametrize("has_residual", [False, True])
-@pytest.mark.parametrize("is_float8", [False, True])
-def test_normed_linear_is_the_product_of_the_norm_of_the_sum(
-    backend: str,
-    kind: str | None,
-    has_residual: bool,
-    is_float8: bool,
-    relative_error: Callable[..., float],
-) -> None:
-    x, weight, bias = _problem(3, 32, 48, torch.float32)
-    residual, norm_weight = torch.randn(3, 48) if has_residual else None, torch.randn(48)
-    scale = torch.rand(64) + 0.5 if is_float8 else None
-    if is_float8:
-        weight = weight.to(torch.float8_e4m3fn)
-    total = (x + residual if has_residual else x).double()
-    normal = total / (total.square().mean(dim=1, keepdim=True) + 1e-6).sqrt() * norm_weight.double()
-    wide = weight.double() * (1 if scale is None else scale[:, None])
-    expected = normal @ wide.T + bias.double()
-    if kind is not None:
-        expected = GATES[kind](expected[:, :32]) * expected[:, 32:]
-    with ops.use_backend("normed_linear", backend):
-        out, stream = ops.normed_linear(
-            x, residual, norm_weight, 1e-6, weight, bias, kind=kind, weight_scale=scale
-        )
-    assert relative_error(out, expected) < 1e-6
-    assert relative_error(stream, total) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("field", "residual_shape", "weight_shape"), [("residual", (3, 16), (8, 16)), ("weight", (2, 16), (8, 8))]
-)
-def test_normed_linear_names_what_does_not_fit(
-    field: str, residual_shape: tuple[int, ...], weight_shape: tuple[int, ...]
-) -> None:
-    with pytest.raises(InvalidArgument) as error:
-        ops.normed_linear(
-            torch.zeros(2, 16), torch.zeros(residual_shape), None, 1e-6, torch.zeros(weight_shape)
-        )
-    assert error.value.field == field
-
-
 def test_gated_linear_of_no_rows_is_empty() -> None:
     x, weight, _ = _problem(0, 8, 16, torch.float32)
     assert ops.gated_linear(x, weight).shape == (0, 8)

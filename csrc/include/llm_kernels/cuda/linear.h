@@ -15,8 +15,8 @@ enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 // How a product is cut; there are three kinds of kernel.
 // Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and one of `split` parts of
 // I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order.
-// Up to 4 tokens (rows 1 to 6, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
-// Up to 16 tokens (rows 8 or 16): a block owns `rows` rows at a time, a warp an eighth of I of them, `unroll` loads of
+// One token (rows 1 or 2, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
+// Up to 8 tokens (rows 8 or 16, float8 weights only): a block owns `rows` rows at a time, a warp an eighth of I of them, `unroll` loads of
 // 64 bytes a row under way.
 struct LinearPlan {
   std::int32_t tiles;     // 1, 2, 4
@@ -26,24 +26,12 @@ struct LinearPlan {
   std::int32_t unroll;
 };
 
-// With `on`, x becomes the RMS norm of x + residual; for up to 16 tokens. The sum, rounded, goes to `new_residual`.
-struct LinearNorm {
-  bool on;
-  float eps;
-  const void* weight;  // float32 or bfloat16 [I], or null
-  bool weight_is_float;
-  const void* residual;  // bfloat16 [T, I], or null: x alone
-  std::int64_t residual_stride;
-  void* new_residual;  // bfloat16 [T, I], contiguous; with a residual
-};
-
 // Strides in elements. I is a multiple of 8 (float8: 16), O of 8; rows start at multiples of 16 bytes; T <= 128.
 struct LinearArgs {
   void* out;  // bfloat16 [T, O]; with a gate [T, O / 2]
   std::int64_t out_stride;
   const void* x;  // bfloat16 or float8 [T, I]
   std::int64_t x_stride;
-  LinearNorm norm;
   const float* token_scale;  // of float8 tokens: [T]
   std::int64_t token_scale_stride;
   const void* weight;  // [O, I]; with a gate the gate's rows first

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.ops.gated_linear import composed
-from llm_kernels.ops.normed_linear import composed as composed_normed
-from llm_kernels.ops.normed_linear import is_narrow
 
 Plan: TypeAlias = tuple[int, int, int, int, int]
 """tiles, split, resident, rows and unroll of csrc/include/llm_kernels/cuda/linear.h."""
@@ -24,7 +22,6 @@ MOST_TOKENS = 64
 _GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 _streamed_linear = native("streamed_linear")
-_normed_linear = native("normed_linear")
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -52,67 +49,6 @@ def gated_linear(
     out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
     streamed(out, x, weight, bias, weight_scale, _GATES[kind])
     return out
-
-
-def normed_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor | None,
-    eps: float,
-    weight: torch.Tensor,
-    kind: ActivationKind | None,
-    bias: torch.Tensor | None,
-    weight_scale: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """CUDA back end of `ops.normed_linear`; norm and product one by one where no kernel takes both."""
-    unit = 8 if kind is None else 16
-    fits = weight.shape[0] % unit == 0 and is_narrow(*x.shape)
-    if not fits or not takes(x, weight, bias, weight_scale):
-        return composed_normed(x, residual, norm_weight, eps, weight, kind, bias, weight_scale)
-    return normed(x, residual, norm_weight, eps, weight, kind, bias, weight_scale)
-
-
-def normed(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor | None,
-    eps: float,
-    weight: torch.Tensor,
-    kind: ActivationKind | None,
-    bias: torch.Tensor | None,
-    weight_scale: torch.Tensor | None,
-    plan: tuple[int, int, int] = (0, 0, 0),
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One launch of `ops.normed_linear`.
-
-    Args:
-        x: As in the op, and all that is not said.
-        residual: See there.
-        norm_weight: See there.
-        eps: See there.
-        weight: See there.
-        kind: See there.
-        bias: See there.
-        weight_scale: See there.
-        plan: resident, rows and unroll; zeros: by the shape.
-
-    Returns:
-        As the op.
-
-    Raises:
-        InvalidArgument: Shapes, dtypes or addresses that no kernel takes.
-    """
-    outputs = weight.shape[0] // (1 if kind is None else 2)
-    out = torch.empty((x.shape[0], outputs), dtype=x.dtype, device=x.device)
-    stream = None if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    gate = 0 if kind is None else _GATES[kind]
-    try:
-        _normed_linear(
-            out, x, norm_weight, eps, residual, stream, weight, bias, weight_scale, gate, *plan, True
-        )
-    except ValueError as error:
-        raise invalid(error) from None
-    return out, x if stream is None else stream
 
 
 def _has_aligned_rows(x: torch.Tensor) -> bool:

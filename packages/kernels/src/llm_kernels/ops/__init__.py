@@ -17,7 +17,6 @@ from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
 from llm_kernels.ops.linear_attention import linear_attention
 from llm_kernels.ops.norm import fused_add_layer_norm, fused_add_rms_norm, layer_norm, rms_norm
-from llm_kernels.ops.normed_linear import fuses_norm, normed_linear
 from llm_kernels.ops.quantize_fp8 import gated_activation_fp8, quantize_fp8, rms_norm_fp8
 from llm_kernels.ops.rg_lru import rg_lru
 from llm_kernels.ops.rope import rotary_embedding
@@ -50,7 +49,6 @@ __all__ = [
     "fp8_quantizes_from",
     "fused_add_layer_norm",
     "fused_add_rms_norm",
-    "fuses_norm",
     "gated_activation",
     "gated_activation_fp8",
     "gated_delta_rule",
@@ -61,7 +59,6 @@ __all__ = [
     "linear",
     "linear_attention",
     "moe",
-    "normed_linear",
     "paged_attention",
     "prepare_decode",
     "quantize_fp8",

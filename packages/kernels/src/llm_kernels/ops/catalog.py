@@ -23,7 +23,6 @@ from llm_kernels.ops.latent_attention import LATENT_ATTENTION
 from llm_kernels.ops.linear import LINEAR
 from llm_kernels.ops.linear_attention import LINEAR_ATTENTION
 from llm_kernels.ops.norm import FUSED_ADD_LAYER_NORM, FUSED_ADD_RMS_NORM, LAYER_NORM, RMS_NORM
-from llm_kernels.ops.normed_linear import NORMED_LINEAR
 from llm_kernels.ops.quantize_fp8 import GATED_ACTIVATION_FP8, QUANTIZE_FP8, RMS_NORM_FP8
 from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
@@ -57,7 +56,6 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         RMS_NORM_FP8,
         GATED_ACTIVATION_FP8,
         GATED_LINEAR,
-        NORMED_LINEAR,
         ROUTE_EXPERTS,
         GROUPED_LINEAR,
         MOE,
