@@ -47,6 +47,7 @@ LinearPlan plan_linear(const LinearArgs& args) {
   const int tiles = (args.out_size + 63) / 64, steps = (args.in_size + columns - 1) / columns;
   // Measured on an H200 over the products of Qwen3-0.6B and 8B (docs/performance.md).
   if (args.num_tokens == 1 && args.weight_kind == LinearWeight::kBFloat16 && tiles <= 128 && args.in_size <= 3072) {
+    if (args.in_size > 2048 && !gated) return {0, 0, 0, 1, 16};
     return {0, 0, 0, 2, args.in_size <= 1024 ? 4 : 8};
   }
   if (args.num_tokens <= 2 && args.weight_kind == LinearWeight::kFloat8 && tiles <= 128) {
@@ -55,7 +56,8 @@ LinearPlan plan_linear(const LinearArgs& args) {
   if (gated) return {2, tiles > 32 ? std::min(2, steps) : std::min(8, steps), tiles > 128 ? 3 : 1, 0, 0};
   if (tiles > 128) return {1, 1, 3, 0, 0};
   if (tiles > 64) return steps >= 32 ? LinearPlan{1, 2, 2, 0, 0} : LinearPlan{1, 1, 2, 0, 0};
-  if (tiles > 32) return {1, std::min(2, steps), 1, 0, 0};
+  const bool light = args.weight_kind == LinearWeight::kFloat8Both && steps <= 32;
+  if (tiles > 32) return {1, std::min(2, steps), light ? 2 : 1, 0, 0};
   if (tiles > 16) return {1, std::min(4, steps), 1, 0, 0};
   const bool wide = tiles > 8 && !(args.scale_kind == LinearScale::kBlock && args.num_tokens > 64);
   return {wide ? 2 : 1, std::min(8, steps), 1, 0, 0};

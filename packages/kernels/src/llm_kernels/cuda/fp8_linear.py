@@ -37,7 +37,7 @@ def fp8_linear(
 
 def most_widened_tokens(weight_scale: torch.Tensor) -> int:
     """Up to how many tokens stay bfloat16, by measurement: e4m3 and blocks have no streaming kernels."""
-    return MOST_TOKENS if weight_scale.ndim == 2 else 16
+    return MOST_TOKENS if weight_scale.ndim == 2 else 2
 
 
 def fp8_product(

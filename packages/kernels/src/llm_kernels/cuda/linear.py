@@ -62,7 +62,8 @@ def most_tokens(weight: torch.Tensor) -> int:
     if weight.dtype != torch.bfloat16:
         return MOST_TOKENS
     out_size, in_size = weight.shape
-    return MOST_TOKENS if in_size >= 8192 or (in_size >= 4096 and out_size >= 16384) else 32
+    is_large = in_size >= 4096 and out_size >= 16384
+    return MOST_TOKENS if is_large or in_size >= 3 * out_size else 32
 
 
 def takes(
