@@ -51,8 +51,8 @@ MODELS = {
     },
 }
 GIB = 2**30
-# Within so much of a device are others taken to be absent.
-IDLE_BYTES = GIB
+# Our own context takes half of it; with no more in use, others are taken to be absent.
+IDLE_BYTES = 3 * GIB // 2
 
 
 def folder_of(tmp_path, config):
