@@ -94,7 +94,7 @@ void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cach
                            TensorView cu_query_lens, TensorView context_lens, TensorView block_tables,
                            Optional<TensorView> sinks, Optional<TensorView> log_sum_exp, TensorView tile_counter,
                            std::int64_t first_row, double scale, double soft_cap, std::int64_t sliding_window,
-                           std::int64_t chunk, bool causal, int num_processors, int variant) {
+                           std::int64_t chunk, bool causal, int num_processors) {
   guarded([&] {
     check_floats(out, query, key_cache, value_cache);
     check_rows(cu_query_lens, context_lens, block_tables);
@@ -141,7 +141,6 @@ void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cach
     args.causal = causal;
     args.is_half = is_dtype(query, kDLFloat, 16);
     args.num_processors = num_processors;
-    args.variant = variant;
     const DeviceGuard guard(query);
     check_status("prefill_attention", kernels::prefill_attention(args, stream_of(query)));
   });

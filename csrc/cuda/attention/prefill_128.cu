@@ -6,12 +6,8 @@
 namespace llm_kernels::cuda::attention {
 
 cudaError_t prefill_128(const PrefillAttentionArgs& args, cudaStream_t stream) {
-  if (args.is_half) return launch_prefill<PrefillConfig<__half, 128, 128, 2, 3, true, false, true>>(args, stream);
-  switch (args.variant % 10) {
-    case 1: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, true, false, true, true>>(args, stream);
-    case 2: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, false, false, true>>(args, stream);
-    default: return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, true, false, true>>(args, stream);
-  }
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 128, 128, 2, 3, false, true>>(args, stream);
+  return launch_prefill<PrefillConfig<__nv_bfloat16, 128, 128, 2, 3, false, true>>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda::attention

@@ -6,9 +6,8 @@
 namespace llm_kernels::cuda::attention {
 
 cudaError_t prefill_192(const PrefillAttentionArgs& args, cudaStream_t stream) {
-  if (args.is_half) return launch_prefill<PrefillConfig<__half, 192, 112, 2, 2, true>>(args, stream);
-  if (args.variant == 1) return launch_prefill<PrefillConfig<__nv_bfloat16, 192, 96, 2, 2, true, false, true>>(args, stream);
-  return launch_prefill<PrefillConfig<__nv_bfloat16, 192, 112, 2, 2, true>>(args, stream);
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 192, 112, 2, 2, false, false>>(args, stream);
+  return launch_prefill<PrefillConfig<__nv_bfloat16, 192, 112, 2, 2, false, false>>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda::attention

@@ -6,9 +6,8 @@
 namespace llm_kernels::cuda::attention {
 
 cudaError_t prefill_96(const PrefillAttentionArgs& args, cudaStream_t stream) {
-  if (args.is_half) return launch_prefill<PrefillConfig<__half, 96, 128, 2, 3, true, true, true>>(args, stream);
-  if (args.variant == 1) return launch_prefill<PrefillConfig<__nv_bfloat16, 96, 128, 2, 2, true, true>>(args, stream);
-  return launch_prefill<PrefillConfig<__nv_bfloat16, 96, 128, 2, 3, true, true, true>>(args, stream);
+  if (args.is_half) return launch_prefill<PrefillConfig<__half, 96, 128, 2, 3, true, true>>(args, stream);
+  return launch_prefill<PrefillConfig<__nv_bfloat16, 96, 128, 2, 3, true, true>>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda::attention

@@ -22,12 +22,13 @@ struct PrefillParams {
   float cap_scale;   // 0: no cap; else scale / cap, by which a score is multiplied before tanh
 };
 
-template <class T, int D, int N, int Groups, int Stages, bool PingPong, bool Panelled = false,
-          bool HeldQueries = false, bool Lazy = false>
+// N keys and 64 * Groups rows a tile, Stages tiles of keys in flight. Panelled: a copy a panel. HeldQueries: queries in
+// registers, which leaves shared memory for a third stage and bandwidth of it for keys.
+template <class T, int D, int N, int Groups, int Stages, bool Panelled, bool HeldQueries>
 struct PrefillConfig {
   using Element = T;
   static constexpr int kHead = D, kKeys = N, kGroups = Groups, kStages = Stages, kRows = 64 * Groups;
-  static constexpr bool kPingPong = PingPong, kPanelled = Panelled, kHeldQueries = HeldQueries, kLazy = Lazy;
+  static constexpr bool kPanelled = Panelled, kHeldQueries = HeldQueries;
   static constexpr int kPanels = (D + 63) / 64;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Bytes. From one panel to the next, and from eight keys to the next eight.

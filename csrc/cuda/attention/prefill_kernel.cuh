@@ -5,7 +5,7 @@
 // what wgmma reads: queries and keys K-major, values MN-major, so that nothing is transposed by copying. Queries lie as
 // [panel][row]; keys and values as [eight rows][panel][row], so that one copy brings all columns of a block's keys, or
 // (Panelled) as [panel][row] with a copy a panel. The scores of the next keys are multiplied while the softmax of the
-// last ones runs; with PingPong the warpgroups take turns as well.
+// last ones runs, and the warpgroups take turns to multiply.
 #pragma once
 
 #include "cuda/attention/hopper.cuh"
@@ -45,7 +45,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
   Ring<Config::kStages> keys, values;
   Ring<2> slot;
   Ring<Config::kQueryStages> query;
-  if (Config::kPingPong && member == Config::kGroups - 1) named_arrive(kTurn, 256);
+  if (member == Config::kGroups - 1) named_arrive(kTurn, 256);
 
   for (;;) {
     barrier_wait(barriers.piece_full(slot.place), slot.parity);
@@ -119,14 +119,14 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         first_key -= Config::kKeys;
         barrier_wait(barriers.key_full(keys.place), keys.parity);
         barrier_wait(barriers.value_full(values.place), values.parity);
-        if constexpr (Config::kPingPong) named_sync(kTurn + member, 256);
+        named_sync(kTurn + member, 256);
         hold(scores);
         hold(total);
         wgmma_fence();
         score();
         multiply_values<Config>(total, weights, tiles + Config::kValueOffset + values.place * Config::kKeyBytes);
         wgmma_commit();
-        if constexpr (Config::kPingPong) named_arrive(kTurn + next, 256);
+        named_arrive(kTurn + next, 256);
         wgmma_wait<1>();
         hold(scores);
         if (lane == 0) barrier_arrive(barriers.key_empty(keys.place));
@@ -139,10 +139,8 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         hold(total);
         if (lane == 0) barrier_arrive(barriers.value_empty(values.place));
         values.advance();
-        if (!Config::kLazy || __any_sync(0xFFFFFFFFu, fade[0] != 1.0f || fade[1] != 1.0f)) {
 #pragma unroll
-          for (int i = 0; i < Config::kHead / 2; ++i) total[i] *= fade[i / 2 % 2];
-        }
+        for (int i = 0; i < Config::kHead / 2; ++i) total[i] *= fade[i / 2 % 2];
         pack_weights<T>(weights, scores);
       }
 

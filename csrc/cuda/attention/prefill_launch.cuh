@@ -32,8 +32,7 @@ PrefillParams prefill_params(const PrefillAttentionArgs& args) {
       ((args.num_tokens - args.first_row) / rows.tokens_per_tile + args.num_rows) * args.num_kv_heads;
   rows.block_size = args.block_size;
   rows.box_tokens = std::gcd(args.block_size, Config::kKeys);
-  constexpr int kTried[] = {16 << 20, 1 << 30, 8 << 20, 32 << 20};
-  rows.section_keys = kTried[args.variant / 10 % 10] / (4 * args.head_size);
+  rows.section_keys = kSectionBytes / (4 * args.head_size);
   rows.window = args.sliding_window;
   rows.chunk = args.chunk;
   rows.causal = args.causal;
@@ -56,7 +55,7 @@ cudaError_t launch_prefill(const PrefillAttentionArgs& args, cudaStream_t stream
   PrefillParams params = prefill_params<Config>(args);
   const int grid = std::min(params.rows.num_pieces, args.num_processors);
   if (grid <= 0) return cudaSuccess;
-  if (grid < params.rows.num_pieces && args.tile_counter != nullptr && args.variant < 100) {  // else each block takes one piece anyway
+  if (grid < params.rows.num_pieces && args.tile_counter != nullptr) {  // else each block takes one piece anyway
     params.tile_counter = args.tile_counter;
     const cudaError_t error = cudaMemsetAsync(params.tile_counter, 0, sizeof(std::int32_t), stream);
     if (error != cudaSuccess) return error;

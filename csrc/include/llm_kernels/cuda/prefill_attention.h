@@ -38,7 +38,6 @@ struct PrefillAttentionArgs {
   bool causal;                    // else every query sees the whole context; no window or chunk then
   bool is_half;                   // fp16, else bf16
   std::int32_t num_processors;    // multiprocessors of the device
-  std::int32_t variant;           // 0: the best known; else a kernel of the list in prefill_attention.cu
 };
 
 // Query heads that one KV head may have: they are rows of one tile of 128.

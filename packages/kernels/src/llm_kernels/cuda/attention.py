@@ -85,7 +85,6 @@ def prefill_rows(
     a: Arguments,
     metadata: AttentionMetadata,
     log_sum_exp_HT: torch.Tensor | None = None,
-    variant: int = 0,
 ) -> None:
     """The rows past the decode rows, in one launch of the CUDA kernel.
 
@@ -94,7 +93,6 @@ def prefill_rows(
         metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
         log_sum_exp_HT: float32 [H, T]; gets the natural logarithm of each softmax's denominator, sinks
             included, -inf where a query sees no key.
-        variant: A kernel other than the best known one, for measurements.
 
     Raises:
         InvalidArgument: A tensor's dtype, size or alignment does not fit the kernel.
@@ -119,7 +117,6 @@ def prefill_rows(
             a.chunk or 0,
             a.causal,
             num_processors(a.query.device),
-            variant,
         )
     except ValueError as error:
         raise invalid(error) from None
