@@ -108,7 +108,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
                           Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView context_lens,
                           TensorView block_tables, Optional<TensorView> sinks, Optional<TensorView> prefix_lens,
                           Optional<TensorView> partial, Optional<TensorView> partial_state, std::int64_t num_rows, double scale, double soft_cap,
-                          std::int64_t sliding_window, std::int64_t chunk, int splits, int variant) {
+                          std::int64_t sliding_window, std::int64_t chunk, int splits, int warps) {
   guarded([&] {
     check_tensors(out, query, key_cache, value_cache);
     check_decode_rows(context_lens, block_tables, num_rows);
@@ -119,6 +119,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
     if (splits < 1 || splits > 16 || (splits & (splits - 1)) != 0) {
       throw ArgumentError("splits", "expected 1, 2, 4, 8 or 16");
     }
+    if (warps != 1 && warps != 2 && warps != 4 && warps != 8) throw ArgumentError("warps", "expected 1, 2, 4 or 8");
     if (num_rows == 0) return;
     kernels::DecodeAttentionArgs args{};
     args.out = data_of(out);
@@ -146,7 +147,7 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
     args.is_half = is_dtype(query, kDLFloat, 16);
     args.is_float8_cache = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
     args.splits = splits;
-    args.variant = variant;
+    args.warps = warps;
     const DeviceGuard guard(query);
     check_status("decode_attention", kernels::decode_attention(args, stream_of(query)));
   });

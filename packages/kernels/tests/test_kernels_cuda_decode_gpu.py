@@ -27,7 +27,7 @@ def decode():
     return decode_attention
 
 
-def _run(decode, case, splits, variant=0, **options):
+def _run(decode, case, splits, warps=4, **options):
     from llm_kernels.triton.attention_arguments import Arguments
 
     out = torch.full_like(case.query, float("nan"))
@@ -35,7 +35,7 @@ def _run(decode, case, splits, variant=0, **options):
         out=out, query=case.query, keys=case.key_cache, values=case.value_cache, scale=case.scale, **options
     )
     assert decode.takes(arguments)
-    decode.decode_rows(arguments, case.metadata, splits, variant)
+    decode.decode_rows(arguments, case.metadata, decode.Shape(splits, warps))
     with ops.use_backend("paged_attention", "torch"):
         return out, case.run(**options)
 
@@ -61,12 +61,12 @@ def test_decode(decode, make_attention_case, relative_error, splits, head_size, 
     assert relative_error(*_run(decode, case, splits)) < BOUND[torch.bfloat16]
 
 
-@pytest.mark.parametrize("variant", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("warps", [1, 2, 8])
 @pytest.mark.parametrize("splits", [1, 16])
 @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn], ids=str)
-def test_variants(decode, make_attention_case, relative_error, variant, splits, cache_dtype):
+def test_blocks_of_other_warps(decode, make_attention_case, relative_error, warps, splits, cache_dtype):
     case = _case(make_attention_case, 4, 128, cache_dtype=cache_dtype)
-    assert relative_error(*_run(decode, case, splits, variant)) < BOUND[torch.bfloat16]
+    assert relative_error(*_run(decode, case, splits, warps)) < BOUND[torch.bfloat16]
 
 
 @pytest.mark.parametrize("splits", [1, 16])
@@ -138,11 +138,11 @@ def test_a_captured_call_follows_the_lengths(decode, make_attention_case, relati
     arguments = Arguments(
         out=out, query=case.query, keys=case.key_cache, values=case.value_cache, scale=case.scale
     )
-    decode.decode_rows(arguments, case.metadata, 8)
+    decode.decode_rows(arguments, case.metadata, decode.Shape(8, 8))
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        decode.decode_rows(arguments, case.metadata, 8)
+        decode.decode_rows(arguments, case.metadata, decode.Shape(8, 8))
     for lengths in ([1500, 7, 100], [1, 2000, 0]):
         case.metadata.context_lens.copy_(torch.tensor(lengths))
         case.rows[:] = [(1, length) for length in lengths]
@@ -163,5 +163,5 @@ def test_what_does_not_fit_is_refused(decode, make_attention_case):
         scale=case.scale,
     )
     with pytest.raises(InvalidArgument) as caught:
-        decode.decode_rows(arguments, case.metadata, 3)
+        decode.decode_rows(arguments, case.metadata, decode.Shape(3, 4))
     assert caught.value.field == "splits"

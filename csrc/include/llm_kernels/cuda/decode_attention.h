@@ -42,7 +42,7 @@ struct DecodeAttentionArgs {
   bool is_half;                 // the query is fp16, else bf16
   bool is_float8_cache;         // the caches are e4m3, else of the query's dtype
   std::int32_t splits;          // blocks that share a row and a KV head: 1, 2, 4, 8 or 16
-  std::int32_t variant;         // 0: four warps a block; else other warps and stages at head size 128
+  std::int32_t warps;           // of a block: 4; in bfloat16 at head size 128 for up to 8 heads a KV head also 1, 2, 8
 };
 
 // Query heads that one KV head may have: they are the rows of a matrix fragment.

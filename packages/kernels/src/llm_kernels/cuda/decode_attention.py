@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -21,41 +22,65 @@ _E4M3 = torch.float8_e4m3fn
 _decode_attention = native("decode_attention")
 
 
-@lru_cache
-def num_splits(num_programs: int, cache_dtype: torch.dtype) -> int | None:
-    """Blocks of a cluster that share the keys of one row and KV head, as was best on an H200.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a call is shared out.
 
-    docs/performance.md has the figures. Large clusters do not fill the processors, so that in between
-    Triton's splits are quicker, and with rows enough its programs of one warp. Caches in e4m3 are always
-    quicker here.
+    Attributes:
+        splits: Blocks of a cluster that share the keys of one row and KV head: 1, 2, 4, 8 or 16.
+        warps: Those of a block: 1, 2, 4 or 8.
+    """
+
+    splits: int
+    warps: int
+
+
+# For up to so many programs.
+_SHAPES = ((8, Shape(8, 8)), (16, Shape(4, 8)), (64, Shape(2, 8)), (132, Shape(2, 4)), (264, Shape(1, 4)))
+_E4M3_SHAPES = (
+    (8, Shape(8, 8)),
+    (16, Shape(4, 8)),
+    (64, Shape(4, 4)),
+    (132, Shape(2, 4)),
+    (264, Shape(1, 4)),
+    (1023, Shape(1, 2)),
+)
+
+
+@lru_cache
+def shape_for(num_programs: int, is_e4m3: bool, any_warps: bool) -> Shape | None:
+    """What was best on an H200; docs/performance.md has the figures.
+
+    With few rows there are some hundred warps to a row, with many one; in between clusters do not fill the
+    processors well.
 
     Args:
         num_programs: Decode rows times KV heads.
-        cache_dtype: Of keys and values.
+        is_e4m3: Whether the caches are.
+        any_warps: Whether blocks may have another number of warps than 4.
 
     Returns:
-        None where the Triton kernel is quicker.
+        None where the Triton kernel is as quick or quicker.
     """
-    if num_programs <= 8:
-        return 16
-    if num_programs <= 16:
-        return 8
-    if num_programs <= 64:
-        return 4 if cache_dtype == _E4M3 else None
-    if num_programs <= 264:
-        return 2
-    return 1 if cache_dtype == _E4M3 else None
+    if num_programs > 264 and not is_e4m3:
+        return None
+    shapes = (shape for most, shape in (_E4M3_SHAPES if is_e4m3 else _SHAPES) if num_programs <= most)
+    shape = next(shapes, Shape(1, 1))
+    if any_warps:
+        return shape
+    return Shape(min(shape.splits * 2, 16) if shape.warps == 8 else shape.splits, 4)
 
 
 def decode(a: Arguments, metadata: AttentionMetadata) -> None:
     """The leading rows of one token: by the CUDA kernel where it does and is quicker, else by Triton."""
-    splits = None
+    shape = None
     if takes(a) and usable_prefix(a, metadata) is None:
-        splits = num_splits(metadata.num_decodes * a.keys.shape[2], a.keys.dtype)
-    if splits is None:
+        any_warps = a.query.dtype == torch.bfloat16 and a.query.shape[2] == 128 and a.group <= 8
+        shape = shape_for(metadata.num_decodes * a.keys.shape[2], a.keys.dtype == _E4M3, any_warps)
+    if shape is None:
         decode_by_triton(a, metadata)
     else:
-        decode_rows(a, metadata, splits)
+        decode_rows(a, metadata, shape)
 
 
 def takes(a: Arguments) -> bool:
@@ -76,14 +101,14 @@ def takes(a: Arguments) -> bool:
     )
 
 
-def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int, variant: int = 0) -> None:
+def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None:
     """The leading rows of one token.
 
     Args:
         a: Of a call that the kernel takes.
         metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
-        splits: Blocks that share a row and a KV head: 1, 2, 4, 8 or 16.
-        variant: Another number of warps and stages at head size 128, for measurements.
+        shape: How it is shared out. Blocks of another number of warps than 4 are for bfloat16 at head size
+            128 and up to 8 heads a KV head.
 
     Raises:
         InvalidArgument: A tensor's shape, dtype or alignment does not fit the kernel.
@@ -112,8 +137,8 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, splits: int, variant:
             a.soft_cap or 0.0,
             a.sliding_window or 0,
             a.chunk or 0,
-            splits,
-            variant,
+            shape.splits,
+            shape.warps,
         )
     except ValueError as error:
         raise invalid(error) from None
