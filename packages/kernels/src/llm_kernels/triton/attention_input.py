@@ -17,7 +17,6 @@ from llm_kernels.triton.dependent_launch import launch_options, let_later_start,
 from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 # Measured on an H200 with heads of 128 (benchmarks/gpu/small_kernels.py).
-_FEW_TOKENS = 128
 _MANY_TOKENS = 1024
 
 _E4M3_MOST = tl.constexpr(448.0)
@@ -321,11 +320,8 @@ def rotate_write_kv(
 
 
 def heads_per_part(num_tokens: int, head_size: int) -> int:
-    """One for a single token, so that it has many programs; 512 elements' worth for few, then 1,024."""
-    if num_tokens == 1:
-        return 1
-    elements = 512 if num_tokens <= _FEW_TOKENS else 1024
-    return max(1, min(8, elements // power_of_2(head_size)))
+    """One for a single token, so that it has many programs; else 1,024 elements' worth."""
+    return 1 if num_tokens == 1 else max(1, min(8, 1024 // power_of_2(head_size)))
 
 
 def parts_per_program(num_tokens: int, num_parts: int) -> int:
