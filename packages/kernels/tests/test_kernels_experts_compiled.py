@@ -30,7 +30,13 @@ def _compile(kernel, pointers, constants, *, floats=(), num_warps=4, num_stages=
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-POINTERS = {"pair_weights": "*fp32", "pairs": "*i32", "block_experts": "*i32", "ids": "*i64"}
+POINTERS = {
+    "pair_weights": "*fp32",
+    "x_scales": "*fp32",
+    "pairs": "*i32",
+    "block_experts": "*i32",
+    "ids": "*i64",
+}
 UP = {
     "TOP_K": 8,
     "GATED": True,
@@ -81,12 +87,48 @@ def test_the_grouped_products_fit(dtype, num_pairs):
             "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
             "DESCRIPTOR": tile.descriptor,
             "SCALES": 0,
+            "NARROW": False,
             "PDL": True,
         }
         pointers = _names(kernel, dtype, *described.items())
         compiled = _compile(kernel, pointers, constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
         assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
         assert "mma" in compiled.asm["ptx"] or dtype == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scales", [1, 2])
+@pytest.mark.parametrize("num_pairs", [64, 64000])
+def test_the_products_of_e4m3_weights_fit(scales, num_pairs):
+    pytest.importorskip("triton")
+    from llm_kernels.triton import experts_kernels
+    from llm_kernels.triton.experts_tiles import expert_tiles
+
+    tiles = expert_tiles(torch.bfloat16, num_pairs, 128, is_quantized=True)
+    for kernel, tile, options in (
+        (experts_kernels.up_kernel, tiles.up, UP),
+        (experts_kernels.grouped_gemm_kernel, tiles.down, DOWN),
+    ):
+        rows = "fp8e4nv" if tiles.narrow else "bf16"
+        described = {"x": f"*{rows}", "weight": f"tensordesc<fp8e4nv[{tile.block_n},{tile.block_k}]>"}
+        if "SORTED_ROWS" in options:
+            described["x"] = f"tensordesc<{rows}[{tiles.block_m},{tile.block_k}]>"
+        constants = options | {
+            "EVEN_K": True,
+            "BLOCK_M": tiles.block_m,
+            "BLOCK_N": tile.block_n,
+            "BLOCK_K": tile.block_k,
+            "GROUP_M": tile.group_m,
+            "PRECISION": "tf32",
+            "DESCRIPTOR": True,
+            "SCALES": scales,
+            "NARROW": tiles.narrow,
+            "PDL": True,
+        }
+        pointers = _names(kernel, torch.bfloat16, *described.items())
+        compiled = _compile(kernel, pointers, constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
+        assert 0 < compiled.metadata.shared <= SHARED_MEMORY_BYTES
+        assert ("wgmma" in compiled.asm["ptx"]) == tiles.narrow
 
 
 @pytest.mark.slow
@@ -97,7 +139,7 @@ def test_the_products_of_a_few_tokens_compile(one_pass, chunks, scales):
     pytest.importorskip("triton")
     from llm_kernels.triton import experts_token_kernels as kernels
 
-    flags = {"SCALES": scales, "STAGES": 3, "PDL": True}
+    flags = {"SCALES": scales, "PDL": True}
     up, down = kernels.token_up_kernel, kernels.token_down_kernel
     weight = ("weight", "*fp8e4nv" if scales else "*bf16")
     _compile(
@@ -106,7 +148,6 @@ def test_the_products_of_a_few_tokens_compile(one_pass, chunks, scales):
         UP | flags | {"ONE_PASS": one_pass, "BLOCK_I": 4, "BLOCK_K": 2048},
     )
     sizes = {"TOP_K": 8, "ZERO_EXPERTS": 4, "BLOCK_E": 2, "K_PAD": 8, "BLOCK_I": 256, "CHUNKS": chunks}
-    sizes |= {"IS_WIDER": chunks == 4, "LINES": 16}
     pointers = _names(down, torch.bfloat16, weight)
     _compile(down, pointers, flags | sizes | {"HAS_BIAS": True, "SCALED": True}, num_warps=8)
 

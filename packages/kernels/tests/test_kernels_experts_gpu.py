@@ -8,6 +8,9 @@ import pytest
 import torch
 from llm_kernels import ops
 
+pytest.importorskip("triton")
+from llm_kernels.triton.experts_tiles import expert_tiles
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -177,7 +180,9 @@ def test_moe_of_e4m3_weights(relative_error, dtype, blocked, sizes, num_tokens):
     up, up_scale = _quantized(up, blocked=blocked)
     down, down_scale = _quantized(down, blocked=blocked)
     got, expected = _moe((x, weights, ids, up, down), up_scale=up_scale, down_scale=down_scale)
-    assert relative_error(got, expected) < BOUND[dtype]
+    # Where rows are quantized too, they are rounded twice to three bits.
+    is_narrow = expert_tiles(dtype, ids.numel(), sizes[0], is_quantized=True).narrow
+    assert relative_error(got, expected) < (0.08 if is_narrow else BOUND[dtype])
 
 
 @pytest.mark.parametrize("worst", [False, True])

@@ -328,6 +328,63 @@ def test_moe_of_e4m3_weights(relative_error, dtype, num_tokens, blocked, sizes):
     assert relative_error(expected, exact) < BOUND[dtype]
 
 
+def _wide(values, scale):
+    """Float32 weights, and whether they have scales a block."""
+    _, outputs, inputs = values.shape
+    if scale.ndim == 2:
+        return values.float() * scale[:, :, None], False
+    wide = scale.repeat_interleave(128, 1)[:, :outputs].repeat_interleave(128, 2)[:, :, :inputs]
+    return values.float() * wide, True
+
+
+def _rounded(x_TI, blocked):
+    groups = -(-x_TI.shape[1] // 128) if blocked else 1
+    values, scales = torch.empty(x_TI.shape, dtype=torch.float8_e4m3fn), torch.empty(len(x_TI), groups)
+    with ops.use_backend("quantize_fp8", "torch"):
+        ops.quantize_fp8(values, scales, x_TI)
+    return values.float() * scales.repeat_interleave(-(-x_TI.shape[1] // groups), 1)[:, : x_TI.shape[1]]
+
+
+def _mixture_of_rounded_rows(x, weights, ids, up, up_blocked, down, down_blocked):
+    """Token by token, in float32, with the rounding of both products' rows."""
+    out = torch.zeros(x.shape)
+    for token, choices in enumerate(ids.tolist()):
+        for choice, expert in enumerate(choices):
+            gate, value = (_rounded(x[token][None], up_blocked) @ up[expert].T).chunk(2, dim=1)
+            inner = (torch.nn.functional.silu(gate) * value).to(x.dtype)
+            out[token] += weights[token, choice] * (_rounded(inner, down_blocked) @ down[expert].T)[0]
+    return out
+
+
+@inside
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("descriptor", [False, True])
+def test_rows_quantized_to_multiply_e4m3_weights(monkeypatch, relative_error, blocked, descriptor):
+    """The rows are quantized by the reference: the interpreter of triton 3.7.1 loses carries of roundings."""
+    from llm_kernels.expert_mlp import ExpertMlp
+    from llm_kernels.reference.quantize_fp8 import quantize_fp8
+    from llm_kernels.triton import experts as launches
+    from llm_kernels.triton.experts import moe_by_expert
+    from llm_kernels.triton.experts_tiles import ExpertTiles, Tile
+
+    x, weights, ids, up, down = _problem(40, torch.float16, size=256, inner=128)
+    up, up_scale, _ = _quantized(up, blocked=blocked)
+    down, down_scale, _ = _quantized(down, blocked=blocked)
+    scales = {"up_scale": up_scale, "down_scale": down_scale}
+    plain = {"up_bias": None, "down_bias": None, "limit": None, "alpha": None, "weight_input": False}
+    mlp = ExpertMlp(up=up, down=down, activation="silu", gated=True, zero_experts=0, **plain, **scales)
+    expected = torch.empty_like(x)
+    with ops.use_backend("moe", "torch"):
+        ops.moe(expected, x, weights, ids, up, down, **scales)
+    tile = Tile(block_n=64, block_k=128, num_warps=4, num_stages=2, descriptor=descriptor)
+    out = torch.full_like(x, float("nan"))
+    monkeypatch.setattr(launches, "quantize_fp8", quantize_fp8)
+    moe_by_expert(out, x, weights, ids, mlp, ExpertTiles(block_m=16, up=tile, down=tile, narrow=True))
+    assert 1e-2 < relative_error(out, expected) < 0.08  # what rounding to e4m3 costs
+    rounded = _mixture_of_rounded_rows(x, weights, ids, *_wide(up, up_scale), *_wide(down, down_scale))
+    assert relative_error(out, rounded) < 1e-2
+
+
 @inside
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_rows", [0, 1, 90])

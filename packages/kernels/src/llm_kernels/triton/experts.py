@@ -11,11 +11,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from llm_kernels.checks import check_gate_options, check_grouped_linear, check_inner_contiguous
 from llm_kernels.expert_mlp import ExpertMlp
-from llm_kernels.fp8_format import GROUP
+from llm_kernels.fp8_format import E4M3, GROUP
 from llm_kernels.triton import experts_kernels as kernels
 from llm_kernels.triton import experts_token_kernels as token_kernels
 from llm_kernels.triton.activation import activation_number
-from llm_kernels.triton.attention_arguments import num_processors
 from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
 from llm_kernels.triton.experts_tiles import (
@@ -26,6 +25,8 @@ from llm_kernels.triton.experts_tiles import (
     expert_tiles,
     is_by_token,
 )
+from llm_kernels.triton.fp8_linear import empty_scales
+from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
 _COMBINE_BLOCK = 1024
 # The widest row, and piece of one, that a program of the kernels for a few tokens holds at once.
@@ -87,8 +88,7 @@ def moe_by_token(
     inner = x_TE.new_empty(ids_TK.numel(), inner_size)
     depth = min(triton.next_power_of_2(size), _UP_DEPTH)
     rows = max(1, tiles.up_weights // (depth * (1 + mlp.gated)))
-    cores, tasks = num_processors(x_TE.device), triton.cdiv(inner_size, rows) * ids_TK.numel()
-    token_kernels.token_up_kernel[(min(tasks, cores * tiles.up_per_core or tasks),)](
+    token_kernels.token_up_kernel[(triton.cdiv(inner_size, rows), ids_TK.numel())](
         inner,
         x_TE,
         mlp.up,
@@ -102,7 +102,6 @@ def moe_by_token(
         mlp.up.stride(1),
         0 if mlp.up_bias is None else mlp.up_bias.stride(0),
         *_scale_strides(mlp.up_scale),
-        ids_TK.numel(),
         num_experts,
         inner_size,
         size,
@@ -110,7 +109,6 @@ def moe_by_token(
         BLOCK_I=rows,
         BLOCK_K=depth,
         ONE_PASS=size <= depth,
-        STAGES=tiles.up_stages,
         num_warps=tiles.up_warps,
         **_up_options(mlp),
         **launch_options(x_TE.device),
@@ -119,10 +117,7 @@ def moe_by_token(
     depth, chunks = _chunks(inner_size)
     rows = max(1, tiles.down_weights // (depth * chunks * choices))
     rows = 1 << (rows.bit_length() - 1)
-    tasks = triton.cdiv(size, rows)
-    programs = min(tasks, triton.cdiv(cores * tiles.down_per_core, num_tokens) or tasks)
-    lines = triton.next_power_of_2(triton.cdiv(inner_size * mlp.down.element_size(), 128))
-    token_kernels.token_down_kernel[(programs, num_tokens)](
+    token_kernels.token_down_kernel[(triton.cdiv(size, rows), num_tokens)](
         out_TE,
         inner,
         mlp.down,
@@ -150,9 +145,6 @@ def moe_by_token(
         K_PAD=choices,
         BLOCK_I=depth,
         CHUNKS=chunks,
-        IS_WIDER=depth * chunks < inner_size,
-        STAGES=tiles.down_stages,
-        LINES=lines if tiles.prefetch else 0,
         num_warps=tiles.down_warps,
         **launch_options(x_TE.device),
     )
@@ -169,7 +161,7 @@ def moe_by_expert(
     """Sorts the pairs by expert and multiplies block by block."""
     (num_tokens, top_k), (num_experts, size, _) = ids_TK.shape, mlp.down.shape
     blocks = sort_by_expert(ids_TK.view(-1), num_experts, tiles.block_m)
-    inner = multiply_up(x_TE, weights_TK, blocks, tiles.up, mlp, top_k)
+    inner = multiply_up(x_TE, weights_TK, blocks, tiles.up, mlp, top_k, narrow=tiles.narrow)
     outputs = x_TE.new_empty(ids_TK.numel(), size)
     weights = None if mlp.weight_input else weights_TK
     multiply(
@@ -182,6 +174,7 @@ def moe_by_expert(
         weights=weights,
         is_sorted=True,
         scale=mlp.down_scale,
+        narrow=tiles.narrow,
     )
     kernels.combine_kernel[(num_tokens, triton.cdiv(size, _COMBINE_BLOCK))](
         out_TE,
@@ -203,35 +196,49 @@ def moe_by_expert(
 
 
 def multiply_up(
-    x_TE: torch.Tensor, weights_TK: torch.Tensor, blocks: Blocks, tile: Tile, mlp: ExpertMlp, top_k: int
+    x_TE: torch.Tensor,
+    weights_TK: torch.Tensor,
+    blocks: Blocks,
+    tile: Tile,
+    mlp: ExpertMlp,
+    top_k: int,
+    *,
+    narrow: bool = False,
 ) -> torch.Tensor:
-    """The experts' inner layer after the activation, a row a place in the blocks: [B * block_m, I]."""
+    """The experts' inner layer after the activation, a row a place in the blocks: [B * block_m, I].
+
+    `narrow`: rows are quantized first, where the weights are e4m3.
+    """
     inner_size, in_size = mlp.down.shape[2], x_TE.shape[1]
-    tile = _scaled_by_step(tile, mlp.up_scale)
+    tile = _scaled_by_step(tile, mlp.up_scale, 64)
     inner = x_TE.new_empty(blocks.pairs.numel(), inner_size)
     num_blocks = blocks.experts.numel()
+    x, x_scales = _narrowed(x_TE, mlp.up_scale, wanted=narrow)
     weight = _described(mlp.up, tile)
     kernels.up_kernel[(num_blocks * triton.cdiv(inner_size, tile.block_n),)](
         inner,
-        x_TE,
+        x,
         mlp.up if weight is None else weight,
         mlp.up if mlp.up_bias is None else mlp.up_bias,
         mlp.up if mlp.up_scale is None else mlp.up_scale,
+        x if x_scales is None else x_scales,
         weights_TK,
         blocks.pairs,
         blocks.experts,
         inner.stride(0),
-        x_TE.stride(0),
+        x.stride(0),
         mlp.up.stride(0),
         mlp.up.stride(1),
         0 if mlp.up_bias is None else mlp.up_bias.stride(0),
         *_scale_strides(mlp.up_scale),
+        *_scale_strides(x_scales),
         weights_TK.numel(),
         num_blocks,
         inner_size,
         in_size,
         TOP_K=top_k,
         DESCRIPTOR=weight is not None,
+        NARROW=x_scales is not None,
         **_up_options(mlp),
         **_tile_options(tile, blocks.block_m, x_TE.dtype, in_size),
         **launch_options(x_TE.device),
@@ -250,12 +257,17 @@ def multiply(
     weights: torch.Tensor | None,
     is_sorted: bool,
     scale: torch.Tensor | None = None,
+    narrow: bool = False,
 ) -> None:
-    """Row p of `out`: pair p times its expert's weights; the rows of `x` lie by pair, or sorted."""
+    """Row p of `out`: pair p times its expert's weights; the rows of `x` lie by pair, or sorted.
+
+    `narrow`: see `multiply_up`; for sorted rows only.
+    """
     out_size, in_size = weight.shape[1:]
     num_blocks = blocks.experts.numel()
-    tile = _scaled_by_step(tile, scale)
+    tile = _scaled_by_step(tile, scale, 128)
     described = _described(weight, tile)
+    x, x_scales = _narrowed(x, scale, wanted=narrow)
     rows: Any = x
     if is_sorted and described is not None:
         rows = TensorDescriptor.from_tensor(x, [blocks.block_m, tile.block_k])
@@ -265,6 +277,7 @@ def multiply(
         weight if described is None else described,
         weight if bias is None else bias,
         weight if scale is None else scale,
+        x if x_scales is None else x_scales,
         out if weights is None else weights,
         blocks.pairs,
         blocks.experts,
@@ -274,6 +287,7 @@ def multiply(
         weight.stride(1),
         0 if bias is None else bias.stride(0),
         *_scale_strides(scale),
+        *_scale_strides(x_scales),
         out.shape[0],
         num_blocks,
         out_size,
@@ -283,9 +297,22 @@ def multiply(
         SCALED=weights is not None,
         DESCRIPTOR=described is not None,
         SCALES=_scales(scale),
+        NARROW=x_scales is not None,
         **_tile_options(tile, blocks.block_m, x.dtype, in_size),
         **launch_options(x.device),
     )
+
+
+def _narrowed(
+    x: torch.Tensor, scale: torch.Tensor | None, *, wanted: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The rows as e4m3 values with scales as the weights' ask for, or as they are."""
+    if scale is None or not wanted:
+        return x, None
+    values = torch.empty(x.shape, dtype=E4M3, device=x.device)
+    scales = empty_scales(x.shape[0], x.shape[1], scale[0])
+    quantize_fp8(values, scales, x, None)
+    return values, scales
 
 
 def _chunks(size: int) -> tuple[int, int]:
@@ -328,9 +355,11 @@ def _tile_options(tile: Tile, block_m: int, dtype: torch.dtype, in_size: int) ->
     }
 
 
-def _scaled_by_step(tile: Tile, scale: torch.Tensor | None) -> Tile:
-    """The tile whose steps lie in one block of 128 inputs, where scales are a block."""
-    return tile if _scales(scale) < 2 or tile.block_k <= GROUP else replace(tile, block_k=GROUP)
+def _scaled_by_step(tile: Tile, scale: torch.Tensor | None, most_outputs: int) -> Tile:
+    """Where scales are a block, steps lie in one of 128 inputs, and registers hold the step's sum as well."""
+    if _scales(scale) < 2:
+        return tile
+    return replace(tile, block_k=min(tile.block_k, GROUP), block_n=min(tile.block_n, most_outputs))
 
 
 def _described(weight: torch.Tensor, tile: Tile) -> TensorDescriptor | None:

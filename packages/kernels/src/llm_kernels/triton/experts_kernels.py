@@ -34,14 +34,19 @@ def _add_product(
     a: tl.tensor,
     b: tl.tensor,
     scale_at: tl.tensor,
+    x_scale_at: tl.tensor,
     SCALES: tl.constexpr,
+    NARROW: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tl.tensor:
     """Add a @ b; weights of e4m3 become numbers like `a`, and with scales a block each step is scaled."""
-    if SCALES > 0:
+    if SCALES > 0 and not NARROW:
         b = b.to(a.dtype)
     if SCALES == 2:
-        total += tl.dot(a, b, input_precision=PRECISION) * tl.load(scale_at)[None, :]
+        factor = tl.load(scale_at)[None, :]
+        if NARROW:
+            factor = factor * tl.load(x_scale_at)[:, None]
+        total += tl.dot(a, b, input_precision=PRECISION) * factor
     else:
         total = tl.dot(a, b, total, input_precision=PRECISION)
     return total
@@ -78,6 +83,7 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     weight: tl.tensor,
     bias: tl.tensor,
     scale: tl.tensor,
+    x_scales: tl.tensor,
     pair_weights: tl.tensor,
     pairs: tl.tensor,
     block_experts: tl.tensor,
@@ -88,6 +94,8 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     bias_stride: tl.tensor,
     scale_stride_expert: tl.tensor,
     scale_stride_out: tl.tensor,
+    x_scales_stride_row: tl.tensor,
+    x_scales_stride_group: tl.tensor,
     num_pairs: tl.tensor,
     num_blocks: tl.tensor,
     inner_size: tl.tensor,
@@ -107,6 +115,7 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     SCALES: tl.constexpr,
+    NARROW: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """inner[r]: the activation of weight[expert of r] @ x[token of r]; r: a row of the sorted blocks."""
@@ -120,7 +129,9 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
     pair = tl.load(pairs + row)
     is_pair = (pair < num_pairs)[:, None]
     depth = tl.arange(0, BLOCK_K)
-    x_at = x + (pair // TOP_K).to(tl.int64)[:, None] * x_stride + depth[None, :]
+    token = (tl.where(pair < num_pairs, pair, 0) // TOP_K).to(tl.int64)
+    x_at = x + token[:, None] * x_stride + depth[None, :]
+    x_scale_at = x_scales + token * x_scales_stride_row
     column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     first_row = expert * ((1 + GATED) * inner_size) + tile * BLOCK_N
     # Columns past the end repeat the first ones, so that the loads need no mask for them.
@@ -147,7 +158,9 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
             b = tl.load(weight_at)
         else:
             b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
-        total = _add_product(total, a, b, scale_at + start // 128, SCALES, PRECISION)
+        group = start // 128
+        x_group_at = x_scale_at + group * x_scales_stride_group
+        total = _add_product(total, a, b, scale_at + group, x_group_at, SCALES, NARROW, PRECISION)
         if GATED:
             if DESCRIPTOR:
                 b_up = weight.load([first_row + inner_size, start]).T
@@ -155,7 +168,8 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
                 b_up = tl.load(weight_at + up_offset)
             else:
                 b_up = tl.load(weight_at + up_offset, mask=depth[:, None] < left, other=0.0)
-            up_total = _add_product(up_total, a, b_up, up_scale_at + start // 128, SCALES, PRECISION)
+            at = up_scale_at + group
+            up_total = _add_product(up_total, a, b_up, at, x_group_at, SCALES, NARROW, PRECISION)
         x_at += BLOCK_K
         if not DESCRIPTOR:
             weight_at += BLOCK_K
@@ -163,6 +177,11 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
         total *= tl.load(scale_at)[None, :]
         if GATED:
             up_total *= tl.load(up_scale_at)[None, :]
+        if NARROW:
+            x_factor = tl.load(x_scale_at)[:, None]
+            total *= x_factor
+            if GATED:
+                up_total *= x_factor
     if SCALE_INPUT:
         share = tl.load(pair_weights + pair, mask=pair < num_pairs, other=0.0).to(tl.float32)[:, None]
         total *= share
@@ -182,12 +201,13 @@ def up_kernel(  # noqa: C901, PLR0915 - branches of the compiler
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def grouped_gemm_kernel(
+def grouped_gemm_kernel(  # noqa: PLR0915 - branches of the compiler
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
     scale: tl.tensor,
+    x_scales: tl.tensor,
     pair_weights: tl.tensor,
     pairs: tl.tensor,
     block_experts: tl.tensor,
@@ -198,6 +218,8 @@ def grouped_gemm_kernel(
     bias_stride: tl.tensor,
     scale_stride_expert: tl.tensor,
     scale_stride_out: tl.tensor,
+    x_scales_stride_row: tl.tensor,
+    x_scales_stride_group: tl.tensor,
     num_pairs: tl.tensor,
     num_blocks: tl.tensor,
     out_size: tl.tensor,
@@ -213,11 +235,14 @@ def grouped_gemm_kernel(
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     SCALES: tl.constexpr,
+    NARROW: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """out[p] = (weight[expert of p] @ row of p + bias) * weight of p; rows lie by pair or SORTED.
 
     With DESCRIPTOR sorted rows come by a descriptor too; rows of blocks that hold no pair may be anything.
+    NARROW rows are e4m3 and have scales, one or, where weights have one a block, one for 128 inputs; only for
+    SORTED rows.
     """
     let_later_start(PDL)
     wait_for_earlier(PDL)
@@ -238,6 +263,7 @@ def grouped_gemm_kernel(
         weight_at = weight + expert.to(tl.int64) * weight_stride_expert
         weight_at += safe[None, :] * weight_stride_out + depth[:, None]
     scale_at = scale_place(scale, expert, safe, scale_stride_expert, scale_stride_out, SCALES)
+    x_scale_at = x_scales + row.to(tl.int64) * x_scales_stride_row
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, in_size, BLOCK_K):
         left = in_size - start
@@ -257,9 +283,13 @@ def grouped_gemm_kernel(
             b = tl.load(weight_at, mask=depth[:, None] < left, other=0.0)
         if not DESCRIPTOR:
             weight_at += BLOCK_K
-        total = _add_product(total, a, b, scale_at + start // 128, SCALES, PRECISION)
+        group = start // 128
+        x_group_at = x_scale_at + group * x_scales_stride_group
+        total = _add_product(total, a, b, scale_at + group, x_group_at, SCALES, NARROW, PRECISION)
     if SCALES == 1:
         total *= tl.load(scale_at)[None, :]
+        if NARROW:
+            total *= tl.load(x_scale_at)[:, None]
     if HAS_BIAS:
         bias_at = bias + expert.to(tl.int64) * bias_stride + safe
         total += tl.load(bias_at).to(tl.float32)[None, :]

@@ -30,38 +30,29 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertTiles:
-    """Tiles of both products, which share the rows of a block."""
+    """Tiles of both products, which share the rows of a block.
+
+    Attributes:
+        block_m: Those rows.
+        up: Of the first product.
+        down: Of the second.
+        narrow: Whether rows are quantized first, to multiply e4m3 weights; otherwise these are widened.
+    """
 
     block_m: int
     up: Tile
     down: Tile
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiles:
-    """Of the kernels for a few tokens, up and down.
-
-    Attributes:
-        up_weights: Weights of one piece of work.
-        up_warps: Warps of a program.
-        up_stages: Pieces whose loads are in flight.
-        up_per_core: Programs a multiprocessor; 0: one for each piece of work.
-        down_weights: The same for down.
-        down_warps: The same for down.
-        down_stages: The same for down.
-        down_per_core: The same for down.
-        prefetch: Whether down asks for its weights before up is complete.
-    """
+    """Of the kernels for a few tokens: weights a program has in flight, up and down, and their warps."""
 
     up_weights: int
     up_warps: int
-    up_stages: int
-    up_per_core: int
     down_weights: int
     down_warps: int
-    down_stages: int
-    down_per_core: int
-    prefetch: bool
 
 
 _FLOAT32 = Tile(block_n=64, block_k=32, num_warps=4, num_stages=3)
@@ -102,14 +93,14 @@ _HALF = (
         ),
     ),
 )
-# Of e4m3 weights that become numbers like the inputs' on the way to the product.
+# Of e4m3 weights.
 _E4M3 = (
     (
         12,
         ExpertTiles(
             block_m=16,
-            up=Tile(block_n=64, block_k=128, num_warps=4, num_stages=4, descriptor=True),
-            down=Tile(block_n=128, block_k=128, num_warps=4, num_stages=4, descriptor=True),
+            up=Tile(block_n=32, block_k=128, num_warps=4, num_stages=4, descriptor=True),
+            down=Tile(block_n=128, block_k=128, num_warps=4, num_stages=3, descriptor=True),
         ),
     ),
     (
@@ -132,22 +123,13 @@ _E4M3 = (
         None,
         ExpertTiles(
             block_m=128,
-            up=Tile(block_n=64, block_k=64, num_warps=8, num_stages=4, descriptor=True),
-            down=Tile(block_n=128, block_k=64, num_warps=8, num_stages=4, descriptor=True),
+            up=Tile(block_n=128, block_k=128, num_warps=8, num_stages=4, descriptor=True),
+            down=Tile(block_n=128, block_k=128, num_warps=4, num_stages=3, descriptor=True),
+            narrow=True,
         ),
     ),
 )
-TOKEN_TILES = TokenTiles(
-    up_weights=16384,
-    up_warps=4,
-    up_stages=3,
-    up_per_core=2,
-    down_weights=8192,
-    down_warps=4,
-    down_stages=3,
-    down_per_core=2,
-    prefetch=True,
-)
+TOKEN_TILES = TokenTiles(up_weights=16384, up_warps=4, down_weights=32768, down_warps=4)
 
 
 def expert_tiles(
