@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from llm_kernels import ops
@@ -15,6 +16,9 @@ from llm_models.blocks.norm import Norm, normed
 from llm_models.blocks.step import Setup, Step, Weights
 from llm_models.caches import CacheSpec
 from llm_models.parameters import Parameter, Part, Shard, below, linear, scale_names, tensor
+
+MOST_ASIDE = 256
+"""Tokens up to which the shared MLP runs on a stream beside the experts: more tokens fill the GPU anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +202,7 @@ class RunningMoE:
     """The runtime of `MoE`."""
 
     __slots__ = (
+        "_aside",
         "_down",
         "_down_bias",
         "_down_scale",
@@ -235,6 +240,9 @@ class RunningMoE:
         self._shared: RunningMLP | None = None
         if spec.shared is not None:
             self._shared = spec.shared.build(weights.below("shared."), setup)
+        # Ranks must issue their sums in one order, so they do one after the other.
+        is_alone = setup.device.type == "cuda" and setup.shard.size == 1
+        self._aside = _side_stream(setup.device) if is_alone and spec.shared is not None else None
         self._shared_gate = Linear(weights, "shared_gate") if spec.shared_gate else None
         self._sum_bias = weights.get("sum.bias")
         self._latent_in = self._latent_out = None
@@ -243,6 +251,29 @@ class RunningMoE:
 
     def run(self, x_TE: Tensor, step: Step) -> Tensor:
         """[T, E] to a new tensor [T, E]."""
+        if self._shared is None:
+            return self._routed(x_TE)
+        if self._aside is None or x_TE.shape[0] > MOST_ASIDE:
+            return self._routed(x_TE).add_(self._shared_part(self._shared, x_TE, step))
+        # All that the side stream reads and writes is ordered by these two waits, its memory too: it is given
+        # out again on the side stream only, after a wait for what the main stream did with it.
+        main = torch.cuda.current_stream(x_TE.device)
+        self._aside.wait_stream(main)
+        with torch.cuda.stream(self._aside):
+            shared_TE = self._shared_part(self._shared, x_TE, step)
+        out_TE = self._routed(x_TE)
+        main.wait_stream(self._aside)
+        return out_TE.add_(shared_TE)
+
+    def _shared_part(self, shared: RunningMLP, x_TE: Tensor, step: Step) -> Tensor:
+        """What every token passes through, [T, E]."""
+        shared_TE = shared.run(x_TE, step)
+        if self._shared_gate is not None:
+            shared_TE *= self._shared_gate(x_TE).sigmoid()
+        return shared_TE
+
+    def _routed(self, x_TE: Tensor) -> Tensor:
+        """The experts' sum, [T, E]."""
         spec = self._spec
         weights_TK, ids_TK = self._router.choose(x_TE)
         if self._setup.shard.size > 1:
@@ -274,11 +305,6 @@ class RunningMoE:
             out_TE *= spec.scale
         if self._sum_bias is not None:
             out_TE += self._sum_bias
-        if self._shared is not None:
-            shared_TE = self._shared.run(x_TE, step)
-            if self._shared_gate is not None:
-                shared_TE *= self._shared_gate(x_TE).sigmoid()
-            out_TE += shared_TE
         return out_TE
 
     def _own(self, ids_TK: Tensor) -> Tensor:
@@ -289,6 +315,12 @@ class RunningMoE:
             past_TK = ids_TK - self._spec.num_experts
             own_TK = torch.where(past_TK < 0, own_TK, past_TK + self._num_local)
         return own_TK
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all layers: a stream has memory of its own in cuBLAS. No other work may use it."""
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 class _RouterOp:
