@@ -15,7 +15,7 @@ from llm_kernels import ops
 
 READ_TB_S = 4.27
 BLOCK_SIZE = 16
-# Blocks of the cache: rows of one call after the other lie elsewhere, so that none finds its keys in the L2 cache.
+# Of the cache. The rows of calls after one another lie elsewhere: none finds its keys in the L2 cache.
 NUM_BLOCKS = 131_072
 CALLS, ROUNDS = 24, 5
 
@@ -36,7 +36,7 @@ class Caches:
         return 2 * tokens * self.key[0, 0].numel() * self.key.element_size()
 
     def rows(self, num_rows: int, context: int, shared: int = 0) -> ops.AttentionMetadata:
-        """Rows of one length on blocks not taken lately; the first `shared` tokens are those of the first row."""
+        """Rows of one length on blocks not taken lately, the first `shared` tokens on those of the first row."""
         width = -(-context // BLOCK_SIZE)
         at = (torch.arange(num_rows * width, device="cuda") + self._next) % NUM_BLOCKS
         self._next += num_rows * width
@@ -94,9 +94,8 @@ def microseconds(caches: Caches, heads: int, calls: list[ops.AttentionMetadata])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Prints a line a problem."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--heads", type=int, default=32, help="query heads")
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--head-size", type=int, default=128)
@@ -124,9 +123,7 @@ def main() -> None:
                 for metadata in calls:
                     metadata.shared_prefix = one_group(rows, shared)
                 us = microseconds(caches, options.heads, calls)
-                print(
-                    f"{back_end:>7} {problem:>14}: {us:8.1f} us, {alone:.1f} us where each row reads the prefix"
-                )
+                print(f"{back_end:>7} {problem:>14}: {us:8.1f} us, {alone:.1f} us where each reads all")
 
 
 if __name__ == "__main__":
