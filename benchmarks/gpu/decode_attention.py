@@ -36,7 +36,7 @@ class Caches:
         return 2 * tokens * self.key[0, 0].numel() * self.key.element_size()
 
     def rows(self, num_rows: int, context: int, shared: int = 0) -> ops.AttentionMetadata:
-        """Rows of one length on blocks not taken lately, the first `shared` tokens on those of the first row."""
+        """Rows of one length on blocks not taken lately; they share the blocks of the first tokens."""
         width = -(-context // BLOCK_SIZE)
         at = (torch.arange(num_rows * width, device="cuda") + self._next) % NUM_BLOCKS
         self._next += num_rows * width
