@@ -1,10 +1,11 @@
 // Exports decode_attention: checks the tensors, fills the argument struct, enqueues on the current stream.
 
+#include "llm_kernels/cuda/decode_attention.h"
+
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
 
 #include "bindings/cuda/checks.h"
-#include "llm_kernels/cuda/decode_attention.h"
 
 namespace llm_kernels::bindings::cuda {
 namespace {
@@ -107,8 +108,9 @@ kernels::PrefixParts prefix_parts(const Optional<TensorView>& lens, const Option
 void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
                           Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView context_lens,
                           TensorView block_tables, Optional<TensorView> sinks, Optional<TensorView> prefix_lens,
-                          Optional<TensorView> partial, Optional<TensorView> partial_state, std::int64_t num_rows, double scale, double soft_cap,
-                          std::int64_t sliding_window, std::int64_t chunk, int splits, int warps) {
+                          Optional<TensorView> partial, Optional<TensorView> partial_state, std::int64_t num_rows,
+                          double scale, double soft_cap, std::int64_t sliding_window, std::int64_t chunk, int splits,
+                          int warps) {
   guarded([&] {
     check_tensors(out, query, key_cache, value_cache);
     check_decode_rows(context_lens, block_tables, num_rows);

@@ -1,10 +1,11 @@
 // Exports streamed_linear: checks the tensors, fills the argument struct, enqueues on the current stream.
 
+#include "llm_kernels/cuda/linear.h"
+
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
 
 #include "bindings/cuda/checks.h"
-#include "llm_kernels/cuda/linear.h"
 
 namespace llm_kernels::bindings::cuda {
 namespace {

@@ -1,8 +1,7 @@
 // Chooses the prefill kernel of a head size.
 
-#include "llm_kernels/cuda/prefill_attention.h"
-
 #include "cuda/attention/prefill_kernels.h"
+#include "llm_kernels/cuda/prefill_attention.h"
 
 namespace llm_kernels::cuda {
 namespace {
@@ -11,12 +10,18 @@ using Launch = cudaError_t (*)(const PrefillAttentionArgs&, cudaStream_t);
 
 Launch launch_of(int head_size) {
   switch (head_size) {
-    case 64: return attention::prefill_64;
-    case 96: return attention::prefill_96;
-    case 128: return attention::prefill_128;
-    case 192: return attention::prefill_192;
-    case 256: return attention::prefill_256;
-    default: return nullptr;
+    case 64:
+      return attention::prefill_64;
+    case 96:
+      return attention::prefill_96;
+    case 128:
+      return attention::prefill_128;
+    case 192:
+      return attention::prefill_192;
+    case 256:
+      return attention::prefill_256;
+    default:
+      return nullptr;
   }
 }
 

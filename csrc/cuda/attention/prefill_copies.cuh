@@ -1,8 +1,8 @@
 // The copying warp of the prefill kernel: pieces of work, queries, keys and values. Knows nothing of products.
 #pragma once
 
-#include "cuda/attention/hopper.cuh"
 #include "cuda/attention/prefill_config.cuh"
+#include "cuda/hopper.cuh"
 
 namespace llm_kernels::cuda::attention {
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
   for (;;) {
     const Piece piece = find_piece(rows, dealer.next());
     if (piece.row >= 0 && piece.num_tokens == 0) continue;
-    barrier_wait(barriers.piece_empty(slot.place), slot.parity ^ 1);
+    barrier_wait_branching(barriers.piece_empty(slot.place), slot.parity ^ 1);
     if (lane == 0) {
       pieces[slot.place] = piece;
       barrier_arrive(barriers.piece_full(slot.place));
@@ -78,7 +78,7 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
     const std::int32_t* table = rows.block_tables + piece.row * rows.block_tables_stride;
     int key = piece.key_begin + tile * Config::kKeys + lane_keys;
     Box box = box_of(params, piece, table, key, is_copying);
-    barrier_wait(barriers.query_empty(query.place), query.parity ^ 1);
+    barrier_wait_branching(barriers.query_empty(query.place), query.parity ^ 1);
     if (lane == 0) {
       barrier_expect(barriers.query_full(query.place), Config::kPanels * rows.tokens_per_tile * params.group * 128);
       for (int panel = 0; panel < Config::kPanels; ++panel) {
@@ -92,14 +92,14 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
       key -= Config::kKeys;
       box = box_of(params, piece, table, key, is_copying && tile > 0);
       const std::uint32_t to = tiles + ring.place * Config::kKeyBytes + lane_bytes;
-      barrier_wait(barriers.key_empty(ring.place), ring.parity ^ 1);
+      barrier_wait_branching(barriers.key_empty(ring.place), ring.parity ^ 1);
       if (lane == 0) barrier_expect(barriers.key_full(ring.place), Config::kKeyBytes);
       __syncwarp();
       if (is_copying) {
         copy_keys<Config>(to + Config::kKeyOffset, key_map, here.offset, piece.kv_head, here.block,
                           barriers.key_full(ring.place));
       }
-      barrier_wait(barriers.value_empty(ring.place), ring.parity ^ 1);
+      barrier_wait_branching(barriers.value_empty(ring.place), ring.parity ^ 1);
       if (lane == 0) barrier_expect(barriers.value_full(ring.place), Config::kKeyBytes);
       __syncwarp();
       if (is_copying) {

@@ -8,13 +8,13 @@
 // last ones runs, and the warpgroups take turns to multiply.
 #pragma once
 
-#include "cuda/attention/hopper.cuh"
 #include "cuda/attention/prefill_config.cuh"
 #include "cuda/attention/prefill_copies.cuh"
 #include "cuda/attention/prefill_output.cuh"
 #include "cuda/attention/prefill_products.cuh"
 #include "cuda/attention/prefill_softmax.cuh"
 #include "cuda/attention/wgmma.cuh"
+#include "cuda/hopper.cuh"
 
 namespace llm_kernels::cuda::attention {
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
   if (member == Config::kGroups - 1) named_arrive(kTurn, 256);
 
   for (;;) {
-    barrier_wait(barriers.piece_full(slot.place), slot.parity);
+    barrier_wait_branching(barriers.piece_full(slot.place), slot.parity);
     const Piece piece = pieces[slot.place];
     __syncwarp();
     if (lane == 0) barrier_arrive(barriers.piece_empty(slot.place));
@@ -81,7 +81,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       int first_key = piece.key_begin + (num_tiles - 1) * Config::kKeys;
 
       const std::uint32_t queries = tiles + query.place * Config::kQueryBytes + member * 64 * 128;
-      barrier_wait(barriers.query_full(query.place), query.parity);
+      barrier_wait_branching(barriers.query_full(query.place), query.parity);
       [[maybe_unused]] std::uint32_t fragments[Config::kHead / 4];
       if constexpr (Config::kHeldQueries) {
         load_queries<Config>(fragments, queries, thread);
@@ -97,7 +97,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         }
         wgmma_commit();
       };
-      barrier_wait(barriers.key_full(keys.place), keys.parity);
+      barrier_wait_branching(barriers.key_full(keys.place), keys.parity);
       hold(scores);
       wgmma_fence();
       score();
@@ -108,7 +108,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       shape(first_key);
       pack_weights<T>(weights, scores);
       if (first_key + Config::kKeys > piece.context && piece.context % rows.box_tokens != 0) {
-        barrier_wait(barriers.value_full(values.place), values.parity);
+        barrier_wait_branching(barriers.value_full(values.place), values.parity);
         const int begin = piece.context - first_key;
         const int end = begin + rows.box_tokens - piece.context % rows.box_tokens;
         clear_values<Config>(tiles + Config::kValueOffset + values.place * Config::kKeyBytes, begin, end, thread);
@@ -117,8 +117,8 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
 
       for (int tile = num_tiles - 2; tile >= 0; --tile) {
         first_key -= Config::kKeys;
-        barrier_wait(barriers.key_full(keys.place), keys.parity);
-        barrier_wait(barriers.value_full(values.place), values.parity);
+        barrier_wait_branching(barriers.key_full(keys.place), keys.parity);
+        barrier_wait_branching(barriers.value_full(values.place), values.parity);
         named_sync(kTurn + member, 256);
         hold(scores);
         hold(total);
@@ -134,7 +134,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         shape(first_key);
         hold(scores);
         // Passes at once. A branch is what keeps ptxas 13.0 from moving the wait for the product to before the softmax.
-        barrier_wait(barriers.value_full(values.place), values.parity);
+        barrier_wait_branching(barriers.value_full(values.place), values.parity);
         wgmma_wait<0>();
         hold(total);
         if (lane == 0) barrier_arrive(barriers.value_empty(values.place));
@@ -146,7 +146,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
 
       if (!Config::kHeldQueries && lane == 0) barrier_arrive(barriers.query_empty(query.place));
       query.advance();
-      barrier_wait(barriers.value_full(values.place), values.parity);
+      barrier_wait_branching(barriers.value_full(values.place), values.parity);
       hold(total);
       wgmma_fence();
       multiply_values<Config>(total, weights, tiles + Config::kValueOffset + values.place * Config::kKeyBytes);

@@ -28,8 +28,7 @@ PrefillParams prefill_params(const PrefillAttentionArgs& args) {
   rows.num_rows = args.num_rows;
   rows.num_kv_heads = args.num_kv_heads;
   rows.tokens_per_tile = Config::kRows / group;
-  rows.num_pieces =
-      ((args.num_tokens - args.first_row) / rows.tokens_per_tile + args.num_rows) * args.num_kv_heads;
+  rows.num_pieces = ((args.num_tokens - args.first_row) / rows.tokens_per_tile + args.num_rows) * args.num_kv_heads;
   rows.block_size = args.block_size;
   rows.box_tokens = std::gcd(args.block_size, Config::kKeys);
   rows.section_keys = kSectionBytes / (4 * args.head_size);

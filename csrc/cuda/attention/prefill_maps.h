@@ -10,8 +10,8 @@ namespace llm_kernels::cuda::attention {
 // [T, H, D] in boxes of `tokens` query tokens, the heads of one KV head, 64 columns. Outside: zeros.
 CUtensorMap encode_query_map(const PrefillAttentionArgs& args, int tokens);
 
-// Boxes of one block, one head, `tokens` keys of it. As [key][64 columns] of one panel where `panelled`, else all panels
-// of 64 columns as [eight keys][panel][key], which takes heads that lie D apart. Outside: zeros.
+// Boxes of one block, one head, `tokens` keys of it. As [key][64 columns] of one panel where `panelled`, else all
+// panels of 64 columns as [eight keys][panel][key], which takes heads that lie D apart. Outside: zeros.
 CUtensorMap encode_cache_map(const PrefillAttentionArgs& args, const PagedCache& cache, int tokens, bool panelled);
 
 }  // namespace llm_kernels::cuda::attention

@@ -1,5 +1,5 @@
-// The online softmax of the two rows that a thread holds of an accumulator of wgmma: rows `lane / 4` and 8 further of its
-// warp's 16, of each eight columns two. Knows nothing of pieces or shared memory.
+// The online softmax of the two rows that a thread holds of an accumulator of wgmma: rows `lane / 4` and 8 further of
+// its warp's 16, of each eight columns two. Knows nothing of pieces or shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "cuda/attention/hopper.cuh"
+#include "cuda/hopper.cuh"
 
 namespace llm_kernels::cuda::attention {
 

@@ -13,8 +13,8 @@ struct PrefillRows {
   const std::int32_t* block_tables;
   std::int64_t block_tables_stride;
   std::int32_t first_row, num_rows, num_kv_heads;
-  std::int32_t tokens_per_tile;  // query tokens; each is `group` rows of a tile
-  std::int32_t num_pieces;       // (tokens / tokens_per_tile + rows) * KV heads: an upper bound, some are empty
+  std::int32_t tokens_per_tile;         // query tokens; each is `group` rows of a tile
+  std::int32_t num_pieces;              // (tokens / tokens_per_tile + rows) * KV heads: an upper bound, some are empty
   std::int32_t block_size, box_tokens;  // box_tokens: keys that one copy takes; divides block_size
   std::int32_t section_keys;            // keys times KV heads that are worked on at the same time
   std::int32_t window, chunk;           // 0: none
@@ -22,7 +22,7 @@ struct PrefillRows {
 };
 
 struct Piece {
-  std::int32_t row;          // -1: there is no further work
+  std::int32_t row;  // -1: there is no further work
   std::int32_t kv_head;
   std::int32_t first_token;  // of the query tokens of the step
   std::int32_t num_tokens;   // 0: nothing to do
@@ -63,8 +63,9 @@ __device__ __forceinline__ Piece find_piece(const PrefillRows& rows, int index) 
   const int row_begin = begins[low], query_len = begins[low + 1] - row_begin;
   const int context = rows.context_lens[rows.first_row + low];
   const int first_block = (row_begin - origin) / rows.tokens_per_tile + low;
-  const int num_blocks = low + 1 == rows.num_rows ? rows.num_pieces / rows.num_kv_heads - first_block
-                                                  : (begins[low + 1] - origin) / rows.tokens_per_tile + 1 + low - first_block;
+  const int num_blocks = low + 1 == rows.num_rows
+                             ? rows.num_pieces / rows.num_kv_heads - first_block
+                             : (begins[low + 1] - origin) / rows.tokens_per_tile + 1 + low - first_block;
   const int section_heads = max(1, min(rows.num_kv_heads, rows.section_keys / max(context, 1)));
   const int in_row = index - first_block * rows.num_kv_heads;
   const int section = in_row / (section_heads * num_blocks);

@@ -195,13 +195,6 @@ LLM_VALUE_PRODUCT(__half, "f16", 128, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %
 #undef LLM_VALUE_PRODUCT
 // clang-format on
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int Pending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
-}
-
 // Keeps the compiler from moving uses of accumulators across the waits and fences around it.
 template <int N>
 __device__ __forceinline__ void hold(float (&x)[N]) {

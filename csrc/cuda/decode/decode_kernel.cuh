@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "cuda/decode/fragments.cuh"
+#include "cuda/hopper.cuh"
 #include "llm_kernels/cuda/decode_attention.h"
 
 namespace llm_kernels::cuda::decode {
@@ -33,7 +34,7 @@ struct DecodeKernel {
   static constexpr int kTileBytes = kKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
-  static constexpr int kSums = kRows * D;                                // floats of a sum
+  static constexpr int kSums = kRows * D;  // floats of a sum
   // The sums of the warps and of the block lie over the ring, whose keys are done with by then.
   static constexpr int kSumBytes = (kWarps + 1) * kSums * sizeof(float);
   static constexpr int kLargest = kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
@@ -68,7 +69,6 @@ __device__ __forceinline__ KeyRange key_range(const DecodeAttentionArgs& args, i
 // One warp's runs: which they are, and the blocks of the cache that hold them.
 template <class Kernel, class C>
 class Runs {
-
  public:
   __device__ Runs(const DecodeAttentionArgs& args, const KeyRange& range, int row, int kv_head, int first, int step,
                   std::uint32_t ring)
@@ -257,8 +257,7 @@ struct Softmax {
   }
 
  private:
-  static __device__ __forceinline__ void shape(float (&score)[2][4], int begin, int end, float scale,
-                                               float soft_cap) {
+  static __device__ __forceinline__ void shape(float (&score)[2][4], int begin, int end, float scale, float soft_cap) {
     const bool is_whole = begin <= 0 && end >= kDecodeKeys;
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -293,8 +292,8 @@ __global__ void __launch_bounds__(32 * Warps) decode_kernel(const __grid_constan
   const int warp = threadIdx.x / 32, group = args.num_heads / args.num_kv_heads;
   const int splits = gridDim.x;
 
-  let_later_start();
-  wait_for_earlier();
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
   const KeyRange range = key_range(args, row);
   const std::uint32_t ring = shared_address(shared) + warp * kStages * Kernel::kStageBytes;
   // Neighbouring runs go to different blocks, so that short rows are shared out as well.

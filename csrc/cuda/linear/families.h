@@ -5,7 +5,7 @@
 
 namespace llm_kernels::cuda {
 
-void linear_row(const LinearArgs& args, const LinearPlan& plan);  // one token
+void linear_row(const LinearArgs& args, const LinearPlan& plan);    // one token
 void fragment_fp8(const LinearArgs& args, const LinearPlan& plan);  // up to 8 tokens
 void fragment_fp8_block(const LinearArgs& args, const LinearPlan& plan);
 void linear_bf16(const LinearArgs& args, const LinearPlan& plan);

@@ -5,8 +5,6 @@
 
 namespace llm_kernels::cuda {
 
-void fragment_fp8(const LinearArgs& args, const LinearPlan& plan) {
-  launch_fragments_of<false>(args, plan);
-}
+void fragment_fp8(const LinearArgs& args, const LinearPlan& plan) { launch_fragments_of<false>(args, plan); }
 
 }  // namespace llm_kernels::cuda

@@ -5,8 +5,6 @@
 
 namespace llm_kernels::cuda {
 
-void fragment_fp8_block(const LinearArgs& args, const LinearPlan& plan) {
-  launch_fragments_of<true>(args, plan);
-}
+void fragment_fp8_block(const LinearArgs& args, const LinearPlan& plan) { launch_fragments_of<true>(args, plan); }
 
 }  // namespace llm_kernels::cuda

@@ -1,16 +1,17 @@
 // The kernel of up to 8 tokens and float8 weights: these are read with 16-byte loads straight into the registers that
-// are widened to the A operand of mma, the first of them while earlier kernels still run. Knows nothing of plans and launches.
+// are widened to the A operand of mma, the first of them while earlier kernels still run. Knows nothing of plans and
+// launches.
 //
-// The eight warps of a block share 8 or 16 rows of W and cut I among themselves. Lane (g, t) of a warp reads 16 bytes at
-// byte 16 t of the warp's next 64 of rows g and g + 8. A sum does not mind the order of its terms: which column of I
+// The eight warps of a block share 8 or 16 rows of W and cut I among themselves. Lane (g, t) of a warp reads 16 bytes
+// at byte 16 t of the warp's next 64 of rows g and g + 8. A sum does not mind the order of its terms: which column of I
 // stands where in the fragment is chosen so that each lane's 16 bytes are its own part of it, and the tokens are laid
 // into shared memory in the same order.
 #pragma once
 
 #include <cuda_bf16.h>
 
+#include "cuda/hopper.cuh"
 #include "cuda/linear/epilogue.cuh"
-#include "cuda/linear/hopper.cuh"
 #include "cuda/linear/tokens.cuh"
 
 namespace llm_kernels::cuda {
@@ -49,8 +50,8 @@ struct FragmentPlace {
 // `Unroll` units are under way in each warp.
 template <int Unroll, FragmentRows Rows, bool BlockScale>
 struct FragmentKernel {
-  static constexpr bool kBoth = Rows != FragmentRows::kEight;               // rows g + 8 too
-  static constexpr int kColumns = kUnitBytes;                               // of a unit
+  static constexpr bool kBoth = Rows != FragmentRows::kEight;  // rows g + 8 too
+  static constexpr int kColumns = kUnitBytes;                  // of a unit
   static constexpr int kLaneColumns = kColumns / 4;
   static constexpr int kRows = kBoth ? 16 : 8;
   static constexpr int kOutRows = Rows == FragmentRows::kSixteen ? 16 : 8;  // of the output in a group

@@ -1,16 +1,25 @@
-// Host side of the weight-streaming kernel: tensor maps, shared memory, the launch. Knows nothing of which plan is best.
+// Host side of the weight-streaming kernel: tensor maps, shared memory, the launch. Knows nothing of which plan is
+// best.
 #pragma once
 
 #include <algorithm>
 
 #include "cuda/linear/host.h"
 #include "cuda/linear/stream_kernel.cuh"
-#include "cuda/linear/tensor_map.h"
+#include "cuda/tensor_map.h"
 #include "llm_kernels/common.h"
 
 namespace llm_kernels::cuda {
 
 constexpr int kMostStages = 16;
+
+// A matrix in rows, `stride` elements apart: float8 (as bytes) or bfloat16.
+inline CUtensorMap matrix_map(const void* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                              bool is_float8, int box_rows, int box_columns) {
+  const MapDimension outer{rows, stride * (is_float8 ? 1 : 2), box_rows};
+  return encode_map(is_float8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, columns,
+                    box_columns, &outer, 1);
+}
 
 template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
 void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
@@ -35,11 +44,10 @@ void launch_stream(const LinearArgs& args, const LinearPlan& plan) {
   // The consumers let go of a stage when they have begun the next one: with a single stage they would wait for ever.
   params.stages = std::min({std::max(2, budget / Kernel::kStageBytes), steps_of_block, kMostStages});
 
-  const MapShape weight{args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kFloat8,
-                        rows,        Kernel::kColumns};
-  const MapShape tokens{args.x, args.num_tokens, args.in_size, args.x_stride,
-                        Kind == LinearWeight::kFloat8Both, N, Kernel::kTokenColumns};
-  const CUtensorMap weight_map = encode_map(weight), token_map = encode_map(tokens);
+  const CUtensorMap weight_map =
+      matrix_map(args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kFloat8, rows, Kernel::kColumns);
+  const CUtensorMap token_map = matrix_map(args.x, args.num_tokens, args.in_size, args.x_stride,
+                                           Kind == LinearWeight::kFloat8Both, N, Kernel::kTokenColumns);
 
   const int num_tiles = (params.epilogue.num_rows + rows - 1) / rows;
   cudaLaunchConfig_t config{};

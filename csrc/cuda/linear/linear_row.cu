@@ -39,11 +39,16 @@ void launch_gated_or_not(const LinearArgs& args) {
 
 void linear_row(const LinearArgs& args, const LinearPlan& plan) {
   switch (plan.rows * 100 + plan.unroll) {
-    case 108: return launch_gated_or_not<1, 8>(args);
-    case 116: return launch_gated_or_not<1, 16>(args);
-    case 204: return launch_gated_or_not<2, 4>(args);
-    case 208: return launch_gated_or_not<2, 8>(args);
-    default: throw ArgumentError("rows", "no kernel with these rows and loads");
+    case 108:
+      return launch_gated_or_not<1, 8>(args);
+    case 116:
+      return launch_gated_or_not<1, 16>(args);
+    case 204:
+      return launch_gated_or_not<2, 4>(args);
+    case 208:
+      return launch_gated_or_not<2, 8>(args);
+    default:
+      throw ArgumentError("rows", "no kernel with these rows and loads");
   }
 }
 

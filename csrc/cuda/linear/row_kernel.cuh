@@ -2,8 +2,8 @@
 // first of them while earlier kernels still run. Knows nothing of plans and launches.
 #pragma once
 
+#include "cuda/hopper.cuh"
 #include "cuda/linear/epilogue.cuh"
-#include "cuda/linear/hopper.cuh"
 #include "cuda/linear/tokens.cuh"
 
 namespace llm_kernels::cuda {
@@ -29,7 +29,8 @@ struct RowKernel {
   static constexpr int kOutRows = Gated ? Rows / 2 : Rows;  // of the output, a warp
 
   static __device__ const __nv_bfloat16* row_start(const RowParams& p, int first, int row) {
-    const int kept = min(first + row % kOutRows, p.epilogue.num_rows - 1);  // beyond the end: read something, keep nothing
+    const int kept =
+        min(first + row % kOutRows, p.epilogue.num_rows - 1);  // beyond the end: read something, keep nothing
     return p.weight + (row / kOutRows * p.up_row + kept) * p.weight_stride;
   }
 

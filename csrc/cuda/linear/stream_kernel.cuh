@@ -4,8 +4,8 @@
 
 #include <cuda_bf16.h>
 
+#include "cuda/hopper.cuh"
 #include "cuda/linear/epilogue.cuh"
-#include "cuda/linear/hopper.cuh"
 #include "cuda/linear/wgmma.cuh"
 
 namespace llm_kernels::cuda {
@@ -22,11 +22,12 @@ struct StreamParams {
   int num_steps;  // of 128 bytes of a row of W
   int split, stages;
   int quad_shift;  // logarithm of the quads of rows a block of the cluster finishes
-  int up_row;  // with a gate: first row of the up half
+  int up_row;      // with a gate: first row of the up half
 };
 
-// `Tiles` 64-row tiles a block and up to `N` tokens. A step is 128 bytes of each row of W: 64 or, in float8, 128 columns.
-// With bfloat16 tokens float8 weights are widened in registers; with float8 tokens both are multiplied as they are.
+// `Tiles` 64-row tiles a block and up to `N` tokens. A step is 128 bytes of each row of W: 64 or, in float8, 128
+// columns. With bfloat16 tokens float8 weights are widened in registers; with float8 tokens both are multiplied as they
+// are.
 template <int N, int Tiles, bool Gated, LinearWeight Kind, bool BlockScale>
 struct StreamKernel {
   static constexpr bool kFloat8 = Kind != LinearWeight::kBFloat16;
@@ -42,8 +43,8 @@ struct StreamKernel {
   static constexpr int kSumStride = kRows + 4;  // floats between the sums of two tokens
   static constexpr int kSumBytes = N * kSumStride * 4;
 
-  static __device__ void copy_weight(const CUtensorMap* map, const StreamParams& p, std::uint32_t to, std::uint32_t full,
-                                     int tile, int step) {
+  static __device__ void copy_weight(const CUtensorMap* map, const StreamParams& p, std::uint32_t to,
+                                     std::uint32_t full, int tile, int step) {
     if constexpr (Gated) {
       constexpr int half = kRows / 2;
       copy_box(to, map, step * kColumns, tile * half, full, true);

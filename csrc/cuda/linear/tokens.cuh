@@ -16,8 +16,8 @@ struct TokenParams {
   int in_size, num_tokens;
 };
 
-// Call once earlier kernels have ended; synchronise afterwards. `Place::at(token, piece)`: where 8 columns of a token go;
-// `Place::order(v)`: the order they take there.
+// Call once earlier kernels have ended; synchronise afterwards. `Place::at(token, piece)`: where 8 columns of a token
+// go; `Place::order(v)`: the order they take there.
 template <class Place>
 __device__ void fetch_tokens(const TokenParams& p, Place place) {
   for (int token = 0; token < p.num_tokens; ++token) {

@@ -34,9 +34,9 @@ struct DecodeAttentionArgs {
   std::int64_t block_tables_stride;
   const float* sinks;  // [H]; null: none
   std::int32_t num_rows, num_heads, num_kv_heads, head_size;
-  std::int32_t block_size;  // a multiple of 16
-  float scale;              // of the scores
-  float soft_cap;           // 0: none
+  std::int32_t block_size;      // a multiple of 16
+  float scale;                  // of the scores
+  float soft_cap;               // 0: none
   std::int32_t sliding_window;  // 0: none
   std::int32_t chunk;           // 0: none
   bool is_half;                 // the query is fp16, else bf16

@@ -13,10 +13,10 @@ enum class LinearScale : std::int32_t { kNone, kTensor, kChannel, kBlock };  // 
 enum class LinearGate : std::int32_t { kNone, kSilu, kGelu, kGeluTanh };
 
 // How a product is cut; there are three kinds of kernel.
-// Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and one of `split` parts of
-// I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order.
-// One token (rows 1 or 2, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way.
-// Up to 8 tokens (rows 8 or 16, float8 weights only): a block owns `rows` rows at a time, a warp an eighth of I of them, `unroll` loads of
+// Streamed through shared memory (tiles > 0): a block of the grid owns `tiles` * 64 rows of W and one of `split` parts
+// of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order. One token
+// (rows 1 or 2, bfloat16 only): a warp owns `rows` rows and has `unroll` loads of each under way. Up to 8 tokens (rows
+// 8 or 16, float8 weights only): a block owns `rows` rows at a time, a warp an eighth of I of them, `unroll` loads of
 // 64 bytes a row under way.
 struct LinearPlan {
   std::int32_t tiles;     // 1, 2, 4

@@ -23,21 +23,21 @@ struct PrefillAttentionArgs {
   const std::int32_t* context_lens;   // [R]
   const std::int32_t* block_tables;   // [R, ...]
   std::int64_t block_tables_stride;
-  const float* sinks;             // [H]; null: none
-  float* log_sum_exp;             // [H, T], natural logarithm of the softmax's denominator; null: not wanted
-  std::int32_t* tile_counter;     // one int32 of scratch, or null: tiles are dealt out in a fixed order
-  std::int32_t first_row;         // rows before it are left alone; each of them is one token
-  std::int32_t num_rows;          // from first_row on
-  std::int32_t num_tokens;        // T
+  const float* sinks;          // [H]; null: none
+  float* log_sum_exp;          // [H, T], natural logarithm of the softmax's denominator; null: not wanted
+  std::int32_t* tile_counter;  // one int32 of scratch, or null: tiles are dealt out in a fixed order
+  std::int32_t first_row;      // rows before it are left alone; each of them is one token
+  std::int32_t num_rows;       // from first_row on
+  std::int32_t num_tokens;     // T
   std::int32_t num_heads, num_kv_heads, head_size;
   std::int32_t num_blocks, block_size;
-  float scale;                    // above 0
-  float soft_cap;                 // 0: none
-  std::int32_t sliding_window;    // 0: none
-  std::int32_t chunk;             // 0: none
-  bool causal;                    // else every query sees the whole context; no window or chunk then
-  bool is_half;                   // fp16, else bf16
-  std::int32_t num_processors;    // multiprocessors of the device
+  float scale;                  // above 0
+  float soft_cap;               // 0: none
+  std::int32_t sliding_window;  // 0: none
+  std::int32_t chunk;           // 0: none
+  bool causal;                  // else every query sees the whole context; no window or chunk then
+  bool is_half;                 // fp16, else bf16
+  std::int32_t num_processors;  // multiprocessors of the device
 };
 
 // Query heads that one KV head may have: they are rows of one tile of 128.

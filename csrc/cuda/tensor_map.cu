@@ -1,11 +1,11 @@
 // Encodes tensor maps through the driver, which is found at run time: the library must load without one.
 
-#include "cuda/linear/tensor_map.h"
-
 #include <cuda_runtime.h>
 
 #include <stdexcept>
 #include <string>
+
+#include "cuda/tensor_map.h"
 
 namespace llm_kernels::cuda {
 namespace {
@@ -27,18 +27,23 @@ Encode find_encode() {
 
 }  // namespace
 
-CUtensorMap encode_map(const MapShape& shape) {
+CUtensorMap encode_map(CUtensorMapDataType type, const void* data, std::int64_t columns, int box_columns,
+                       const MapDimension* outer, int num_outer) {
   static const Encode encode = find_encode();
-  const int size = shape.is_bytes ? 1 : 2;
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(shape.columns), static_cast<cuuint64_t>(shape.rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(shape.stride * size)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(shape.box_columns), static_cast<cuuint32_t>(shape.box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
+  cuuint64_t extents[kMostOuterDimensions + 1] = {static_cast<cuuint64_t>(columns)}, strides[kMostOuterDimensions];
+  cuuint32_t box[kMostOuterDimensions + 1] = {static_cast<cuuint32_t>(box_columns)};
+  cuuint32_t steps[kMostOuterDimensions + 1] = {1};
+  for (int i = 0; i < num_outer; ++i) {
+    extents[i + 1] = static_cast<cuuint64_t>(outer[i].extent);
+    // Along a dimension of one the stride means nothing, but it must be one that the driver takes.
+    strides[i] = outer[i].extent == 1 ? 16 : static_cast<cuuint64_t>(outer[i].stride);
+    box[i + 1] = static_cast<cuuint32_t>(outer[i].box);
+    steps[i + 1] = 1;
+  }
   CUtensorMap map;
-  const CUresult result = encode(
-      &map, shape.is_bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-      const_cast<void*>(shape.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, type, num_outer + 1, const_cast<void*>(data), extents, strides, box, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(result));
   return map;
 }

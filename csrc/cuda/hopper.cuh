@@ -1,5 +1,5 @@
-// The instructions of sm_90 this family uses: barriers in shared memory, the copy engine, clusters, dependent launch.
-// Knows nothing about matrices.
+// Instructions of sm_90a that the kernels share: barriers in shared memory, the copy engine, named barriers, clusters,
+// dependent launch, the fences of wgmma. Knows nothing of any op.
 #pragma once
 
 #include <cuda.h>
@@ -22,6 +22,9 @@ __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Orders this thread's plain writes to shared memory before reads by the tensor cores and the copy engine.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -30,6 +33,19 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+__device__ __forceinline__ bool barrier_try(std::uint32_t barrier, unsigned parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, unsigned parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -40,6 +56,18 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, unsigned par
       "done:\n}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// The same as a branch that the compiler sees, over which ptxas moves no wgmma. With LLM_TRAP_HANGS a long wait traps.
+__device__ __forceinline__ void barrier_wait_branching(std::uint32_t barrier, unsigned parity) {
+#ifdef LLM_TRAP_HANGS
+  for (unsigned tries = 0; !barrier_try(barrier, parity); ++tries) {
+    if (tries > (1u << 24)) __trap();
+  }
+#else
+  while (!barrier_try(barrier, parity)) {
+  }
+#endif
 }
 
 // Copies the box at (column, row) of a map to shared memory; `evict_first` for what is read once.
@@ -53,8 +81,53 @@ __device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* ma
       : "memory");
 }
 
+// Copies the box at these coordinates, innermost first.
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int c0, int c1, int c2,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int c0, int c1, int c2, int c3,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_box(std::uint32_t to, const CUtensorMap* map, int c0, int c1, int c2, int c3,
+                                         int c4, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Named barriers; `threads` counts those that wait and those that only arrive.
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int Registers>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
 // Until the kernels before this one have ended and their writes are visible; nothing where none was overlapped.
@@ -96,10 +169,10 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// A tile of rows of 128 bytes with the 128-byte swizzle, eight rows (1,024 bytes) after eight rows.
-__device__ __forceinline__ std::uint64_t swizzled_tile(std::uint32_t address) {
-  constexpr std::uint64_t layout = (1ull << 62) | (64ull << 32) | (1ull << 16);
-  return layout | ((address & 0x3FFFF) >> 4);
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 }  // namespace llm_kernels::cuda
