@@ -1,7 +1,11 @@
-"""Random problems for the kernel tests: rows over a paged cache with shuffled blocks; the error measure."""
+"""Random problems for the kernel tests, the error measure, and the way into Triton's interpreter."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -149,3 +153,29 @@ def relative_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
 @pytest.fixture
 def share_prefixes() -> Callable[..., None]:
     return _share_prefixes
+
+
+@pytest.fixture
+def rerun_in_the_interpreter(request: pytest.FixtureRequest) -> Callable[[], int]:
+    """Runs the test's file again where Triton interprets its kernels, which must be chosen before its import.
+
+    Returns:
+        A function that returns how many tests passed there; none may fail.
+    """
+    pytest.importorskip("triton")
+
+    def rerun() -> int:
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(request.path)],
+            env={**os.environ, "TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+        passed = re.search(r"(\d+) passed", result.stdout)
+        assert passed is not None
+        return int(passed.group(1))
+
+    return rerun

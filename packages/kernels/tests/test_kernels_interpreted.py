@@ -7,10 +7,6 @@ The interpreter must be chosen before triton is imported, so the tests run in a 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,20 +19,8 @@ MIXED = [(1, 40), (1, 1), (1, 0), (5, 30), (20, 45)]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the inner process")
-def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", result.stdout)
-    assert passed is not None
-    assert int(passed.group(1)) >= 20
+def test_in_the_interpreter(rerun_in_the_interpreter):
+    assert rerun_in_the_interpreter() >= 20
 
 
 @pytest.fixture(autouse=True)

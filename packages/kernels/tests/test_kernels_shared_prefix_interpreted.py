@@ -7,10 +7,6 @@ starts.
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,20 +21,8 @@ BOUND = {torch.float32: 1e-5, torch.float16: 2e-3}
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the inner process")
-def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", result.stdout)
-    assert passed is not None
-    assert int(passed.group(1)) >= 15
+def test_in_the_interpreter(rerun_in_the_interpreter):
+    assert rerun_in_the_interpreter() >= 15
 
 
 @pytest.fixture(autouse=True)

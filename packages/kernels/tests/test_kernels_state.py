@@ -10,12 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import torch
@@ -334,20 +330,8 @@ torch_only = pytest.mark.skipif(INTERPRETED, reason="of the reference, or too lo
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the inner process")
-def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", result.stdout)
-    assert passed is not None
-    assert int(passed.group(1)) >= 30
+def test_in_the_interpreter(rerun_in_the_interpreter):
+    assert rerun_in_the_interpreter() >= 30
 
 
 def _state_after(case: Case, length: int) -> torch.Tensor:
