@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-import triton
 
 from llm_kernels.checks import (
     check_attention,
@@ -22,12 +21,13 @@ from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.triton.attention_arguments import Arguments, Tile, padded
 from llm_kernels.triton.attention_decode import decode
 from llm_kernels.triton.attention_kernels import prefill_kernel
+from llm_kernels.triton.launch_sizes import power_of_2
 
 
 @lru_cache
 def prefill_tile(dtype: torch.dtype, head_size: int, group: int) -> Tile:
     """Tile of the prefill kernel: a block of query tokens times the grouped heads."""
-    least = triton.next_power_of_2(group)
+    least = power_of_2(group)
     width = padded(head_size)
     if dtype == torch.float32:
         return Tile(block_m=max(32, least), block_n=32 if width <= 128 else 16, num_warps=4, num_stages=2)

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
+
+from llm_kernels.triton.launch_sizes import power_of_2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Tile:
 
 def padded(size: int) -> int:
     """The extent of a tile that holds `size` columns; the least a matrix product takes is 16."""
-    return max(16, int(triton.next_power_of_2(size)))
+    return max(16, power_of_2(size))
 
 
 def precision(dtype: torch.dtype) -> str:

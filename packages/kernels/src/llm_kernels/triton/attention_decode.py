@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-import triton
 
 from llm_kernels.metadata import AttentionMetadata, SharedPrefix
 from llm_kernels.triton.attention_arguments import Arguments, Tile, num_processors, padded
 from llm_kernels.triton.attention_decode_kernels import combine_kernel, decode_kernel, prefix_kernel
 from llm_kernels.triton.dependent_launch import launch_options
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 LEAST_KEYS_PER_SPLIT = 128
 _MAX_SPLITS = 64
@@ -35,7 +35,7 @@ _TOLERANCE = 1.1
 @lru_cache
 def decode_tile(dtype: torch.dtype, head_size: int, group: int, num_programs: int) -> Tile:
     """Tile of the decode kernel: all grouped heads of one token."""
-    block_m = max(16, triton.next_power_of_2(group))
+    block_m = max(16, power_of_2(group))
     width = padded(head_size)
     if width == 128 and block_m == 16 and dtype != torch.float32 and num_programs >= _MANY_PROGRAMS:
         return Tile(block_m=block_m, block_n=32, num_warps=1, num_stages=3)
@@ -48,8 +48,8 @@ def decode_tile(dtype: torch.dtype, head_size: int, group: int, num_programs: in
 def prefix_tile(dtype: torch.dtype, head_size: int, group: int, num_rows: int) -> Tile:
     """Tile of the pass over a shared prefix: rows times their grouped heads."""
     width = padded(head_size)
-    wanted = max(int(triton.next_power_of_2(group * num_rows)), 16)
-    least = max(16, int(triton.next_power_of_2(group)))
+    wanted = max(power_of_2(group * num_rows), 16)
+    least = max(16, power_of_2(group))
     if dtype == torch.float32:
         return Tile(
             block_m=max(least, min(wanted, 32)),
@@ -77,7 +77,7 @@ def num_splits(num_programs: int, num_processors: int) -> int:
     """
     at_once = num_processors * _PROGRAMS_PER_PROCESSOR
     most = max(1, min(_MAX_SPLITS, _MAX_ROUNDS * at_once // max(num_programs, 1)))
-    costs = [triton.cdiv(num_programs * splits, at_once) / splits for splits in range(1, most + 1)]
+    costs = [ceil_div(num_programs * splits, at_once) / splits for splits in range(1, most + 1)]
     least = min(costs)
     return 1 + next(index for index, cost in enumerate(costs) if cost <= _TOLERANCE * least)
 
@@ -98,7 +98,7 @@ def decode(a: Arguments, metadata: AttentionMetadata) -> None:
         partial, state = attend_prefixes(a, metadata, shared, own_parts)
         num_parts = state.shape[2]
         prefix_parts = num_parts - own_parts
-    least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
+    least_blocks = ceil_div(LEAST_KEYS_PER_SPLIT, tile.block_n)
     prefix_lens = metadata.context_lens if shared is None else shared.prefix_lens
     decode_kernel[(num_rows, num_kv_heads, splits)](
         a.out,
@@ -183,7 +183,7 @@ def combine(
     num_rows, num_heads = state.shape[:2]
     value_size = out_THV.shape[2]
     block = min(padded(value_size), 256)
-    combine_kernel[(num_rows, num_heads, triton.cdiv(value_size, block))](
+    combine_kernel[(num_rows, num_heads, ceil_div(value_size, block))](
         out_THV,
         partial,
         state,
@@ -198,7 +198,7 @@ def combine(
         chunk or 0,
         V=value_size,
         BLOCK_V=block,
-        PARTS=triton.next_power_of_2(prefix_parts + splits),
+        PARTS=power_of_2(prefix_parts + splits),
         HAS_WINDOW=sliding_window is not None,
         HAS_CHUNK=chunk is not None,
         HAS_PREFIX=prefix_lens is not None,
@@ -279,7 +279,7 @@ def _launch_prefixes(
         scale,
         soft_cap,
         BLOCK_Q=block_q,
-        GROUPS=triton.next_power_of_2(num_groups),
+        GROUPS=power_of_2(num_groups),
         **constants,
         **launch_options(a.query.device),
     )

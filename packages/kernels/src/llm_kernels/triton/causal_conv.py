@@ -9,6 +9,7 @@ import triton.language as tl
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.state_checks import check_causal_conv
+from llm_kernels.triton.launch_sizes import ceil_div
 from llm_kernels.triton.state_rows import row_tokens, state_block
 
 _CHANNELS = 256
@@ -226,7 +227,7 @@ def causal_conv1d(
     table = metadata.block_tables.stride(0)
     constants = {"WIDTH": width, "CHANNELS": _CHANNELS}
     flags = {"HAS_BIAS": bias_C is not None, "SILU": activation == "silu"}
-    blocks = triton.cdiv(num_channels, _CHANNELS)
+    blocks = ceil_div(num_channels, _CHANNELS)
     decodes = metadata.num_decodes
     rows = metadata.context_lens.numel() - decodes
     if decodes > 0:
@@ -249,7 +250,7 @@ def causal_conv1d(
     if rows <= 0:
         return
     lengths = (metadata.cu_query_lens, metadata.context_lens, metadata.block_tables)
-    _convolve_kernel[(rows, triton.cdiv(metadata.max_query_len, _TOKENS), blocks)](
+    _convolve_kernel[(rows, ceil_div(metadata.max_query_len, _TOKENS), blocks)](
         out_TC,
         x_TC,
         weight_CW,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from llm_kernels.decode_rows import DecodeRows, PreparedRows
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div
 
 _BLOCK = 512
 
@@ -138,7 +139,7 @@ def store_tokens(tokens_B: Tensor, faults_B: Tensor, places_B: Tensor, token_ids
     if num_rows == 0:
         return out_B
     block = 128
-    _store_kernel[(triton.cdiv(num_rows, block),)](
+    _store_kernel[(ceil_div(num_rows, block),)](
         tokens_B,
         faults_B.view(torch.uint8),
         places_B,

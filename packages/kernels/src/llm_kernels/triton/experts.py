@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from llm_kernels.checks import check_gate_options, check_grouped_linear, check_inner_contiguous
@@ -26,6 +25,7 @@ from llm_kernels.triton.experts_tiles import (
     is_by_token,
 )
 from llm_kernels.triton.fp8_linear import empty_scales
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
 _COMBINE_BLOCK = 1024
@@ -86,9 +86,9 @@ def moe_by_token(
     """For few tokens: each pair reads its expert's weights; two launches."""
     (num_tokens, top_k), (num_experts, size, inner_size) = ids_TK.shape, mlp.down.shape
     inner = x_TE.new_empty(ids_TK.numel(), inner_size)
-    depth = min(triton.next_power_of_2(size), _UP_DEPTH)
+    depth = min(power_of_2(size), _UP_DEPTH)
     rows = max(1, tiles.up_weights // (depth * (1 + mlp.gated)))
-    token_kernels.token_up_kernel[(triton.cdiv(inner_size, rows), ids_TK.numel())](
+    token_kernels.token_up_kernel[(ceil_div(inner_size, rows), ids_TK.numel())](
         inner,
         x_TE,
         mlp.up,
@@ -113,11 +113,11 @@ def moe_by_token(
         **_up_options(mlp),
         **launch_options(x_TE.device),
     )
-    choices = triton.next_power_of_2(top_k)
+    choices = power_of_2(top_k)
     depth, chunks = _chunks(inner_size)
     rows = max(1, tiles.down_weights // (depth * chunks * choices))
     rows = 1 << (rows.bit_length() - 1)
-    token_kernels.token_down_kernel[(triton.cdiv(size, rows), num_tokens)](
+    token_kernels.token_down_kernel[(ceil_div(size, rows), num_tokens)](
         out_TE,
         inner,
         mlp.down,
@@ -176,7 +176,7 @@ def moe_by_expert(
         scale=mlp.down_scale,
         narrow=tiles.narrow,
     )
-    kernels.combine_kernel[(num_tokens, triton.cdiv(size, _COMBINE_BLOCK))](
+    kernels.combine_kernel[(num_tokens, ceil_div(size, _COMBINE_BLOCK))](
         out_TE,
         outputs,
         x_TE,
@@ -215,7 +215,7 @@ def multiply_up(
     num_blocks = blocks.experts.numel()
     x, x_scales = _narrowed(x_TE, mlp.up_scale, wanted=narrow)
     weight = _described(mlp.up, tile)
-    kernels.up_kernel[(num_blocks * triton.cdiv(inner_size, tile.block_n),)](
+    kernels.up_kernel[(num_blocks * ceil_div(inner_size, tile.block_n),)](
         inner,
         x,
         mlp.up if weight is None else weight,
@@ -271,7 +271,7 @@ def multiply(
     rows: Any = x
     if is_sorted and described is not None:
         rows = TensorDescriptor.from_tensor(x, [blocks.block_m, tile.block_k])
-    kernels.grouped_gemm_kernel[(num_blocks * triton.cdiv(out_size, tile.block_n),)](
+    kernels.grouped_gemm_kernel[(num_blocks * ceil_div(out_size, tile.block_n),)](
         out,
         rows,
         weight if described is None else described,
@@ -317,8 +317,8 @@ def _narrowed(
 
 def _chunks(size: int) -> tuple[int, int]:
     """A power of two, and how often it is taken (up to four times) so as to cover little more than `size`."""
-    width = min(max(triton.next_power_of_2(triton.cdiv(size, 4)), 16), _DOWN_CHUNK)
-    return width, min(triton.cdiv(size, width), 4)
+    width = min(max(power_of_2(ceil_div(size, 4)), 16), _DOWN_CHUNK)
+    return width, min(ceil_div(size, width), 4)
 
 
 def _up_options(mlp: ExpertMlp) -> dict[str, Any]:

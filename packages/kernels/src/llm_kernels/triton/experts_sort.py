@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from llm_kernels.triton import experts_sort_kernels as kernels
 from llm_kernels.triton.dependent_launch import launch_options
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 # Up to so many pairs each expert's program reads them all: one launch instead of three.
 _READ_BY_ALL = 4096
@@ -51,8 +51,8 @@ def sort_by_expert(ids: torch.Tensor, num_experts: int, block_m: int) -> Blocks:
             num_pairs,
             num_experts,
             max_blocks,
-            N_PAD=triton.next_power_of_2(num_experts + 1),
-            P_PAD=max(triton.next_power_of_2(num_pairs), 32),
+            N_PAD=power_of_2(num_experts + 1),
+            P_PAD=max(power_of_2(num_pairs), 32),
             BLOCK_M=block_m,
             num_warps=4 if num_pairs <= 1024 else 8,
             **launch_options(ids.device),
@@ -63,8 +63,8 @@ def sort_by_expert(ids: torch.Tensor, num_experts: int, block_m: int) -> Blocks:
 
 
 def _sort_many(ids: torch.Tensor, blocks: Blocks, num_experts: int, max_blocks: int) -> None:
-    num_pairs, padded = ids.numel(), triton.next_power_of_2(num_experts + 1)
-    num_chunks = triton.cdiv(num_pairs, _CHUNK)
+    num_pairs, padded = ids.numel(), power_of_2(num_experts + 1)
+    num_chunks = ceil_div(num_pairs, _CHUNK)
     counts = ids.new_empty(num_experts, num_chunks, dtype=torch.int32)
     totals = ids.new_empty(num_experts, dtype=torch.int32)
     options = launch_options(ids.device)

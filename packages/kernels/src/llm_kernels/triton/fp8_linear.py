@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import triton
 
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.fp8_format import E4M3, GROUP, check_contiguous, num_groups
 from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
 from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.fp8_linear_kernels import scaled_product_kernel
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 from llm_kernels.triton.quantize_fp8 import launch_quantization
 
 # torch's product wants both sizes of the weight to be multiples of the first, and with scales a block of the
@@ -99,7 +99,7 @@ def _multiplied(
 
 def _is_one_wave(tokens: int, outputs: int) -> bool:
     """Whether small tiles give nearly every multiprocessor of an H200 one: faster than torch's product."""
-    tiles = triton.cdiv(tokens, _SMALL_TILE[0]) * triton.cdiv(outputs, _SMALL_TILE[1])
+    tiles = ceil_div(tokens, _SMALL_TILE[0]) * ceil_div(outputs, _SMALL_TILE[1])
     return _SMALL_TILE[0] < tokens <= _MOST_SMALL and _ONE_WAVE[0] <= tiles <= _ONE_WAVE[1]
 
 
@@ -121,7 +121,7 @@ def _torch_block_product(
 ) -> torch.Tensor:
     """The scales of a group's tokens must lie side by side, in a multiple of 16 bytes."""
     (tokens, inputs), groups = values_TI.shape, scales_TG.shape[1]
-    padded = triton.cdiv(tokens, _TORCH_TOKENS) * _TORCH_TOKENS
+    padded = ceil_div(tokens, _TORCH_TOKENS) * _TORCH_TOKENS
     if padded > tokens:
         whole_TI = torch.zeros((padded, inputs), dtype=torch.uint8, device=values_TI.device)
         whole_TI[:tokens] = values_TI.view(torch.uint8)
@@ -153,11 +153,11 @@ def _product(
     out_TO = torch.empty((tokens, outputs), dtype=dtype, device=values_TI.device)
     if out_TO.numel() == 0:
         return out_TO
-    block_m = min(128, max(16, triton.next_power_of_2(tokens)))
+    block_m = min(128, max(16, power_of_2(tokens)))
     if _is_one_wave(tokens, outputs):
         block_m = _SMALL_TILE[0]
     block_n = 128
-    tiles = triton.cdiv(tokens, block_m) * triton.cdiv(outputs, block_n)
+    tiles = ceil_div(tokens, block_m) * ceil_div(outputs, block_n)
     scaled_product_kernel[(tiles,)](
         out_TO,
         values_TI,

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from llm_kernels.checks import check_cache_scales, check_inner_contiguous, check_write_kv, check_write_latent
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div
 
 _BLOCK = 1024
 _E4M3_MOST = tl.constexpr(448.0)
@@ -142,7 +143,7 @@ def write_kv(
         return
     value_size = value_TKV.shape[2]
     num_elements = num_kv_heads * max(head_size, value_size)
-    _write_kv_kernel[(num_tokens, triton.cdiv(num_elements, _BLOCK))](
+    _write_kv_kernel[(num_tokens, ceil_div(num_elements, _BLOCK))](
         key_TKD,
         value_TKV,
         key_cache,
@@ -181,7 +182,7 @@ def write_latent(latent_TL: torch.Tensor, latent_cache: torch.Tensor, slot_mappi
     num_blocks, block_size = latent_cache.shape[:2]
     if num_tokens == 0:
         return
-    _write_latent_kernel[(num_tokens, triton.cdiv(size, _BLOCK))](
+    _write_latent_kernel[(num_tokens, ceil_div(size, _BLOCK))](
         latent_TL,
         latent_cache,
         slot_mapping,

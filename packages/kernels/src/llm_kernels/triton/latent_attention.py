@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 
 from llm_kernels.checks import check_inner_contiguous, check_latent_attention
 from llm_kernels.metadata import AttentionMetadata
@@ -14,6 +13,7 @@ from llm_kernels.triton.attention_arguments import Tile, num_processors, padded,
 from llm_kernels.triton.attention_decode import LEAST_KEYS_PER_SPLIT, combine, num_splits, partials
 from llm_kernels.triton.dependent_launch import launch_options
 from llm_kernels.triton.latent_attention_kernels import latent_decode_kernel, latent_prefill_kernel
+from llm_kernels.triton.launch_sizes import ceil_div
 
 
 @lru_cache
@@ -88,9 +88,9 @@ def _decode(
 ) -> None:
     num_rows, num_heads = metadata.num_decodes, query.shape[1]
     tile = latent_decode_tile(query.dtype, num_heads)
-    head_blocks = triton.cdiv(num_heads, tile.block_m)
+    head_blocks = ceil_div(num_heads, tile.block_m)
     splits = num_splits(num_rows * head_blocks, num_processors(query.device))
-    least_blocks = triton.cdiv(LEAST_KEYS_PER_SPLIT, tile.block_n)
+    least_blocks = ceil_div(LEAST_KEYS_PER_SPLIT, tile.block_n)
     partial, state = partials(out, num_rows, splits if splits > 1 else 0)
     latent_decode_kernel[(num_rows, head_blocks, splits)](
         out,

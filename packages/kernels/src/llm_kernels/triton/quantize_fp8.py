@@ -21,6 +21,7 @@ from llm_kernels.fp8_format import (
 )
 from llm_kernels.triton.activation import activate, activation_number
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 _PLAIN, _NORM, _GATE = 0, 1, 2
 # Numbers a program where a row is cut.
@@ -152,11 +153,11 @@ def launch_quantization(
     tokens, size = values_TI.shape
     if values_TI.numel() == 0:
         return
-    padded = max(GROUP, triton.next_power_of_2(size))
+    padded = max(GROUP, power_of_2(size))
     has_groups = scales_TG.shape[1] > 1
     if has_groups and source != _NORM:
         padded = min(padded, _PIECE)
-    _quantize_kernel[(tokens, triton.cdiv(size, padded))](
+    _quantize_kernel[(tokens, ceil_div(size, padded))](
         values_TI,
         scales_TG,
         x,

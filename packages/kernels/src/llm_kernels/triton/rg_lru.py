@@ -9,6 +9,7 @@ import triton.language as tl
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.state_checks import check_rg_lru
+from llm_kernels.triton.launch_sizes import ceil_div
 from llm_kernels.triton.state_rows import row_tokens, softplus, state_block
 
 _CHANNELS = 64
@@ -106,7 +107,7 @@ def rg_lru(
     for first_row, num_rows in ((0, decodes), (decodes, rows)):
         if num_rows <= 0:
             continue
-        _scan_kernel[(num_rows, triton.cdiv(num_channels, _CHANNELS))](
+        _scan_kernel[(num_rows, ceil_div(num_channels, _CHANNELS))](
             *packed,
             a_param_I.contiguous(),
             state_cache,

@@ -10,6 +10,7 @@ from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.routing_rule import RoutingRule
 from llm_kernels.triton.activation import softplus
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
+from llm_kernels.triton.launch_sizes import power_of_2
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -117,7 +118,7 @@ def route_experts(
     ids = logits_TN.new_empty(num_tokens, rule.top_k, dtype=torch.int64)
     if num_tokens == 0:
         return weights, ids
-    padded = triton.next_power_of_2(num_experts)
+    padded = power_of_2(num_experts)
     groups = rule.groups or 0
     _route_kernel[(num_tokens,)](
         logits_TN,
@@ -134,9 +135,9 @@ def route_experts(
         GROUPS=groups,
         TOP_GROUPS=rule.top_groups or 0,
         BY_TOP2=rule.group_score == "top2",
-        G_PAD=triton.next_power_of_2(max(groups, 1)),
+        G_PAD=power_of_2(max(groups, 1)),
         K=rule.top_k,
-        K_PAD=triton.next_power_of_2(rule.top_k),
+        K_PAD=power_of_2(rule.top_k),
         N_PAD=padded,
         num_warps=1 if padded <= 256 else 4,
         **launch_options(logits_TN.device),

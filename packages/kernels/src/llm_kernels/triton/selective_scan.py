@@ -9,6 +9,7 @@ import triton.language as tl
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.state_checks import check_selective_scan
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 from llm_kernels.triton.state_rows import row_tokens, softplus, state_block
 
 _CHANNELS = 32
@@ -128,7 +129,7 @@ def selective_scan(
     for first_row, num_rows in ((0, decodes), (decodes, rows)):
         if num_rows <= 0:
             continue
-        _scan_kernel[(num_rows, triton.cdiv(num_channels, _CHANNELS))](
+        _scan_kernel[(num_rows, ceil_div(num_channels, _CHANNELS))](
             out_TI,
             x_TI,
             dt_TI,
@@ -152,7 +153,7 @@ def selective_scan(
             num_channels // B_TGS.shape[1],
             block_size,
             S=states,
-            S_PAD=triton.next_power_of_2(states),
+            S_PAD=power_of_2(states),
             CHANNELS=_CHANNELS,
             ONE_GROUP=B_TGS.shape[1] == 1,
             HAS_BIAS=dt_bias_I is not None,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 
 from llm_kernels.checks import check_inner_contiguous
 from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 from llm_kernels.triton.state_rows_matrix import KEY_DECAY, chunk_kernel, inverse_kernel, token_kernel
 
 # Below this many tokens a row, or a chunk, the products of matrices cost more than they save.
@@ -83,7 +83,7 @@ class MatrixScan:
         return next(n for n in range(min(longest, self.block_size), 0, -1) if self.block_size % n == 0)
 
     def _by_token(self, first_row: int, num_rows: int, *, is_decode: bool) -> None:
-        block_v = min(32, max(1, triton.next_power_of_2(self.value.shape[2])))
+        block_v = min(32, max(1, power_of_2(self.value.shape[2])))
         token_kernel[self._grid(num_rows, block_v)](
             *self._tensors(),
             self.state,
@@ -91,7 +91,7 @@ class MatrixScan:
             *self._strides(),
             *self.state.stride(),
             *self._scalars(first_row),
-            K_PAD=triton.next_power_of_2(self.key.shape[2]),
+            K_PAD=power_of_2(self.key.shape[2]),
             BLOCK_V=block_v,
             IS_DECODE=is_decode,
             num_warps=4,
@@ -100,9 +100,9 @@ class MatrixScan:
 
     def _by_chunk(self, first_row: int, num_rows: int) -> None:
         length = self._chunk_length()
-        tokens = max(16, triton.next_power_of_2(length))
+        tokens = max(16, power_of_2(length))
         constants = self._constants() | {
-            "K_PAD": max(16, triton.next_power_of_2(self.key.shape[2])),
+            "K_PAD": max(16, power_of_2(self.key.shape[2])),
             "L": length,
             "TOKENS": tokens,
         }
@@ -154,7 +154,7 @@ class MatrixScan:
         )
 
     def _grid(self, num_rows: int, block_v: int) -> tuple[int, int, int]:
-        return num_rows, self.value.shape[1], triton.cdiv(self.value.shape[2], block_v)
+        return num_rows, self.value.shape[1], ceil_div(self.value.shape[2], block_v)
 
     def _precision(self, halves: str) -> str:
         """TF32 keeps ten bits of a float32: enough where the inputs are half as long."""
