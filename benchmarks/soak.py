@@ -41,9 +41,8 @@ class Soak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests at once, longest prompt and output in tokens; ids are below `vocab_size`."""
+    """Longest prompt and output in tokens; ids are below `vocab_size`."""
 
-    concurrency: int
     max_prompt: int
     max_output: int
     vocab_size: int
@@ -203,7 +202,6 @@ async def run(arguments: argparse.Namespace) -> int:
     engine = await AsyncLLM.start(EngineOptions(model=str(folder), **options))
     longest = min(engine.max_model_len, arguments.max_len)
     load = Load(
-        concurrency=arguments.concurrency,
         max_prompt=longest // 2,
         max_output=longest // 4,
         vocab_size=engine.vocab_size,

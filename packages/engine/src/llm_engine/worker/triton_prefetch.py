@@ -22,8 +22,6 @@ def start_prefetch() -> threading.Thread | None:
 def _prefetch() -> None:
     try:
         from triton.runtime.cache import triton_key
-    except (
-        ImportError
-    ):  # a broken installation, or a version that keeps the hash elsewhere: found at first use
-        return
+    except ImportError:
+        return  # a broken installation, or a version that keeps the hash elsewhere: found at first use
     triton_key()  # remembered for the life of the process
