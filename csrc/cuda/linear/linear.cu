@@ -65,7 +65,6 @@ LinearPlan plan_linear(const LinearArgs& args) {
 
 void linear(const LinearArgs& args) {
   check(args);
-  if (args.num_tokens == 0) return;
   const bool planned = args.plan.tiles != 0 || args.plan.rows != 0;
   const LinearPlan plan = planned ? args.plan : plan_linear(args);
   if (plan.rows >= 8) {
