@@ -1,7 +1,8 @@
-"""Names the kernels of a decode or prefill step and their shares: torch's profiler around a running engine.
+"""Names the kernels of a decode or prefill step, their shares, the gaps: torch's profiler around an engine.
 
-python3 benchmarks/gpu/profile_step.py --shape qwen3-8b --rows 256 --prompt 512 --steps 16
+python3 benchmarks/gpu/profile_step.py --shape qwen3-8b --rows 256 64 --prompt 800 --steps 24
 python3 benchmarks/gpu/profile_step.py --shape qwen3-0.6b --rows 2 --prompt 4096 --steps 1    # prefill
+python3 benchmarks/gpu/profile_step.py --shape qwen3-0.6b --workload W1    # all its steps, in ten parts
 """
 
 import argparse
@@ -10,55 +11,84 @@ import random
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
+from kernel_trace import Step, alike, launches_of, report, split_steps
 from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from shapes import SHAPES, write_shape
+from workloads import Workload, make_workloads
 
 if TYPE_CHECKING:
     from llm_engine import LLM
 
+# Parts of a workload whose steps are told apart in its report.
+_PARTS = 10
 
-def run(llm: "LLM", rows: int, prompt: int, steps: int, seed: int) -> float:
-    """Seconds of a batch with fresh prompts."""
+
+def generate(llm: "LLM", prompts: list[list[int]], lengths: list[int]) -> float:
+    """Seconds of a batch."""
     from llm_engine import SamplingParams
 
-    rng = random.Random(seed)
-    prompts = [[rng.randint(100, 150_000) for _ in range(prompt)] for _ in range(rows)]
-    params = SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=steps, detokenize=False)
+    params = [
+        SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=length, detokenize=False)
+        for length in lengths
+    ]
     started = time.perf_counter()
     llm.generate(prompts, params, progress=False)
     return time.perf_counter() - started
 
 
-def kernel_times(work: Any) -> tuple[dict[str, list[float]], float]:  # noqa: ANN401 - a torch profile
-    """Microseconds of each launch by kernel, and from the first launch's begin to the last one's end."""
-    times: dict[str, list[float]] = defaultdict(list)
-    begins, ends = [], []
-    for event in work.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            times[event.name].append(event.time_range.elapsed_us())
-            begins.append(event.time_range.start)
-            ends.append(event.time_range.end)
-    return times, (max(ends) - min(begins) if begins else 0.0)
+def traced(llm: "LLM", prompts: list[list[int]], lengths: list[int]) -> list[Step]:
+    """The steps of a batch."""
+    with profile(activities=[ProfilerActivity.CUDA]) as work:
+        generate(llm, prompts, lengths)
+    return split_steps(launches_of(work))
+
+
+def profile_rows(llm: "LLM", title: str, arguments: argparse.Namespace, rows: int) -> None:
+    """Prints the steps that are alike: those that decode, where there are such.
+
+    All rounds have the same prompts, so that with a prefix cache only the first computes them.
+    """
+    numbers = random.Random(rows)
+    prompts = [[numbers.randint(100, 150_000) for _ in range(arguments.prompt)] for _ in range(rows)]
+    lengths = [arguments.steps] * rows
+    for _ in range(2):
+        generate(llm, prompts, lengths)
+    seconds = generate(llm, prompts, lengths)
+    steps = traced(llm, prompts, lengths)
+    print(f"\n{title}, {rows} rows, prompt {arguments.prompt}: {1000 * seconds:.1f} ms untraced")
+    if steps:
+        print("\n".join(report(alike(steps), arguments.top)), flush=True)
+
+
+def profile_workload(llm: "LLM", title: str, arguments: argparse.Namespace, work: Workload) -> None:
+    """Prints all steps of a workload's third round, and how they change over it."""
+    seconds = [generate(llm, work.prompts_of_round(index), work.output_lengths) for index in range(2)]
+    steps = traced(llm, work.prompts_of_round(2), work.output_lengths)
+    print(f"\n{title}, {work.name}: {', '.join(f'{value:.3f}' for value in seconds)} s untraced")
+    size = -(-len(steps) // _PARTS)
+    for begin in range(0, len(steps), size):
+        part = steps[begin : begin + size]
+        print(f"steps {begin} on: " + report(part, 0)[0])
+    print("\n".join(report(steps, arguments.top)), flush=True)
 
 
 def main() -> None:
-    """Prints one line a kernel, the costliest first."""
+    """Parses the command line, loads the shape once, prints one line a kernel, the costliest first."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
-    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="*", default=[1])
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument(
         "--steps", type=int, default=16, help="tokens a row; the first comes from the prefill"
     )
+    parser.add_argument("--workload", nargs="*", default=[], help="W1 to W6 in place of rows")
     parser.add_argument("--top", type=int, default=24)
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an engine option"
@@ -72,22 +102,12 @@ def main() -> None:
     from llm_engine import LLM
 
     folder = write_shape(arguments.shape, Path(tempfile.mkdtemp()))
-    llm = LLM(str(folder), load_format="dummy", max_num_seqs=256, progress=False, **options)
-    shape = (arguments.rows, arguments.prompt, arguments.steps)
-    for seed in range(2):
-        run(llm, *shape, seed)
-    seconds = run(llm, *shape, 2)
-    with profile(activities=[ProfilerActivity.CUDA]) as work:
-        run(llm, *shape, 3)
-    times, span_us = kernel_times(work)
-    total = sum(map(sum, times.values()))
-    print(
-        f"{arguments.shape}, {shape[0]} rows, prompt {shape[1]}, {shape[2]} tokens: "
-        f"{1000 * seconds:.2f} ms without the profiler; kernels {total / 1000:.2f} ms of {span_us / 1000:.2f}"
-    )
-    for name, values in sorted(times.items(), key=lambda item: -sum(item[1]))[: arguments.top]:
-        mean = sum(values) / len(values)
-        print(f"{100 * sum(values) / total:5.1f} % {len(values):6d} x {mean:8.2f} us  {name[:110]}")
+    llm = LLM(str(folder), load_format="dummy", **{"max_num_seqs": 256, "progress": False, **options})
+    title = " ".join([arguments.shape, *arguments.option])
+    for name in arguments.workload:
+        profile_workload(llm, title, arguments, make_workloads()[name])
+    for rows in () if arguments.workload else arguments.rows:
+        profile_rows(llm, title, arguments, rows)
     llm.shutdown()
 
 
