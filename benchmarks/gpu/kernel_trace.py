@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from torch.autograd import DeviceType
 
 _END = "Memcpy DtoH"
 
@@ -50,11 +50,10 @@ class Step:
 def launches_of(work: Any) -> list[Launch]:  # noqa: ANN401 - a torch profile
     """The kernels and copies that a `torch.profiler.profile` saw, in the order of their beginnings."""
     events = work.profiler.kineto_results.events()
-    cuda = torch.autograd.DeviceType.CUDA
     found = [
         Launch(event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
         for event in events
-        if event.device_type() == cuda
+        if event.device_type() == DeviceType.CUDA
     ]
     return sorted(found, key=lambda launch: launch.begin)
 
@@ -93,8 +92,11 @@ def report(steps: Sequence[Step], top: int) -> list[str]:
         calls.update(step.names)
     idle = f"idle between steps {between:.0f}, between kernels {inside:.0f}"
     busy = sum(durations.values()) / count
-    head = f"{count} steps: {period:.0f} us each, {idle}; {sum(calls.values()) / count:.0f} kernels, {busy:.0f} us"
-    lines = [head, "share  us a step  calls  duration  kernel"]
+    kernels = f"{sum(calls.values()) / count:.0f} kernels, {busy:.0f} us"
+    lines = [
+        f"{count} steps: {period:.0f} us each, {idle}; {kernels}",
+        "share  us a step  calls  duration  kernel",
+    ]
     for name, value in path.most_common(top):
         each = durations[name] / calls[name]
         lines.append(
