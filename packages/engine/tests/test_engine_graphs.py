@@ -297,6 +297,21 @@ class TestPolicy:
         choices = [policy.choose(GraphKey(224)) for _ in range(448)]
         assert [choice.captures for choice in choices] == [False] * 447 + [True]
 
+    @pytest.mark.parametrize(("parameters", "steps"), [(8_200_000_000, 64), (1_200_000_000, 273)])
+    def test_padding_costs_more_where_the_model_is_large(self, parameters, steps):
+        policy = CapturePolicy(GraphBuckets(256), num_parameters=parameters)
+        policy.choose(GraphKey(256))
+        choices = [policy.choose(GraphKey(224)) for _ in range(steps)]
+        assert [choice.captures for choice in choices] == [False] * (steps - 1) + [True]
+
+    def test_rows_that_the_weights_hide_cost_the_same_in_every_model(self):
+        small, large = (CapturePolicy(GraphBuckets(256), num_parameters=n) for n in (0, 70_000_000_000))
+        for policy in (small, large):
+            policy.choose(GraphKey(64))
+        assert [small.choose(GraphKey(48)) for _ in range(300)] == [
+            large.choose(GraphKey(48)) for _ in range(300)
+        ]
+
     def test_kinds_have_graphs_of_their_own(self):
         policy = CapturePolicy(GraphBuckets(256))
         policy.choose(GraphKey(256))

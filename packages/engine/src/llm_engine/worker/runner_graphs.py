@@ -68,9 +68,11 @@ class RunnerGraphs:
         buckets = GraphBuckets(tables.num_slots)
         most = buckets.rows[-1]
         self.budget = GraphBudget(capture, memory_bytes)
-        self.decode_policy = CapturePolicy(buckets, lockstep=lockstep)
         # Ranks need not hold equally many parameters, but must choose alike.
         num_parameters = sum(weight.numel() for weight in model.parameters())
+        self.decode_policy = CapturePolicy(
+            buckets, num_parameters=0 if lockstep else num_parameters, lockstep=lockstep
+        )
         most_tokens = LEAST_LARGEST_TOKENS if lockstep else largest_tokens(num_parameters)
         self.mixed_policy = MixedPolicy(most_tokens, lockstep=lockstep)
         decode = DecodeStep(
