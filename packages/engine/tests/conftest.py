@@ -1,9 +1,12 @@
 """Fixtures of the engine's tests: the real model, on the CPU, in float32."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the models beside the tests
 
 SMALL = {
     "device": "cpu",
