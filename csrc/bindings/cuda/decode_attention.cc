@@ -1,4 +1,4 @@
-// Exports decode_attention: checks the tensors, fills the argument struct, enqueues on the current stream.
+// Exports decode_attention and decode_attention_even: checks the tensors, fills the argument struct, enqueues on the current stream.
 
 #include "llm_kernels/cuda/decode_attention.h"
 
@@ -105,6 +105,46 @@ kernels::PrefixParts prefix_parts(const Optional<TensorView>& lens, const Option
   return prefix;
 }
 
+// What both kernels take; prefixes and how a call is shared out are filled in by the callers.
+kernels::DecodeAttentionArgs decode_call(const TensorView& out, const TensorView& query, const TensorView& key_cache,
+                                         const TensorView& value_cache, const Optional<TensorView>& key_scale,
+                                         const Optional<TensorView>& value_scale, const TensorView& context_lens,
+                                         const TensorView& block_tables, const Optional<TensorView>& sinks,
+                                         std::int64_t num_rows, double scale, double soft_cap,
+                                         std::int64_t sliding_window, std::int64_t chunk) {
+  check_tensors(out, query, key_cache, value_cache);
+  check_decode_rows(context_lens, block_tables, num_rows);
+  if (num_rows > query.size(0) || num_rows > out.size(0)) throw ArgumentError("num_decodes", "outside the tokens");
+  if (!(soft_cap >= 0)) throw ArgumentError("soft_cap", "must not be negative");
+  if (sliding_window < 0) throw ArgumentError("sliding_window", "must not be negative");
+  if (chunk < 0) throw ArgumentError("chunk", "must not be negative");
+  kernels::DecodeAttentionArgs args{};
+  args.out = data_of(out);
+  args.out_stride_row = out.stride(0);
+  args.out_stride_head = out.stride(1);
+  args.query = data_of(query);
+  args.query_stride_row = query.stride(0);
+  args.query_stride_head = query.stride(1);
+  args.key = decode_cache(key_cache, floats("key_scale", key_scale, {key_cache.size(2)}));
+  args.value = decode_cache(value_cache, floats("value_scale", value_scale, {key_cache.size(2)}));
+  args.context_lens = data_as<const std::int32_t>(context_lens);
+  args.block_tables = data_as<const std::int32_t>(block_tables);
+  args.block_tables_stride = block_tables.stride(0);
+  args.sinks = floats("sinks", sinks, {query.size(1)});
+  args.num_rows = static_cast<std::int32_t>(num_rows);
+  args.num_heads = static_cast<std::int32_t>(query.size(1));
+  args.num_kv_heads = static_cast<std::int32_t>(key_cache.size(2));
+  args.head_size = static_cast<std::int32_t>(query.size(2));
+  args.block_size = static_cast<std::int32_t>(key_cache.size(1));
+  args.scale = static_cast<float>(scale);
+  args.soft_cap = static_cast<float>(soft_cap);
+  args.sliding_window = static_cast<std::int32_t>(sliding_window);
+  args.chunk = static_cast<std::int32_t>(chunk);
+  args.is_half = is_dtype(query, kDLFloat, 16);
+  args.is_float8_cache = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
+  return args;
+}
+
 void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
                           Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView context_lens,
                           TensorView block_tables, Optional<TensorView> sinks, Optional<TensorView> prefix_lens,
@@ -112,42 +152,15 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
                           double scale, double soft_cap, std::int64_t sliding_window, std::int64_t chunk, int splits,
                           int warps) {
   guarded([&] {
-    check_tensors(out, query, key_cache, value_cache);
-    check_decode_rows(context_lens, block_tables, num_rows);
-    if (num_rows > query.size(0) || num_rows > out.size(0)) throw ArgumentError("num_decodes", "outside the tokens");
-    if (!(soft_cap >= 0)) throw ArgumentError("soft_cap", "must not be negative");
-    if (sliding_window < 0) throw ArgumentError("sliding_window", "must not be negative");
-    if (chunk < 0) throw ArgumentError("chunk", "must not be negative");
+    kernels::DecodeAttentionArgs args =
+        decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables, sinks,
+                    num_rows, scale, soft_cap, sliding_window, chunk);
     if (splits < 1 || splits > 16 || (splits & (splits - 1)) != 0) {
       throw ArgumentError("splits", "expected 1, 2, 4, 8 or 16");
     }
     if (warps != 1 && warps != 2 && warps != 4 && warps != 8) throw ArgumentError("warps", "expected 1, 2, 4 or 8");
     if (num_rows == 0) return;
-    kernels::DecodeAttentionArgs args{};
-    args.out = data_of(out);
-    args.out_stride_row = out.stride(0);
-    args.out_stride_head = out.stride(1);
-    args.query = data_of(query);
-    args.query_stride_row = query.stride(0);
-    args.query_stride_head = query.stride(1);
-    args.key = decode_cache(key_cache, floats("key_scale", key_scale, {key_cache.size(2)}));
-    args.value = decode_cache(value_cache, floats("value_scale", value_scale, {key_cache.size(2)}));
     args.prefix = prefix_parts(prefix_lens, partial, partial_state, num_rows, query);
-    args.context_lens = data_as<const std::int32_t>(context_lens);
-    args.block_tables = data_as<const std::int32_t>(block_tables);
-    args.block_tables_stride = block_tables.stride(0);
-    args.sinks = floats("sinks", sinks, {query.size(1)});
-    args.num_rows = static_cast<std::int32_t>(num_rows);
-    args.num_heads = static_cast<std::int32_t>(query.size(1));
-    args.num_kv_heads = static_cast<std::int32_t>(key_cache.size(2));
-    args.head_size = static_cast<std::int32_t>(query.size(2));
-    args.block_size = static_cast<std::int32_t>(key_cache.size(1));
-    args.scale = static_cast<float>(scale);
-    args.soft_cap = static_cast<float>(soft_cap);
-    args.sliding_window = static_cast<std::int32_t>(sliding_window);
-    args.chunk = static_cast<std::int32_t>(chunk);
-    args.is_half = is_dtype(query, kDLFloat, 16);
-    args.is_float8_cache = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
     args.splits = splits;
     args.warps = warps;
     const DeviceGuard guard(query);
@@ -155,8 +168,41 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
   });
 }
 
+void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
+                               Optional<TensorView> key_scale, Optional<TensorView> value_scale,
+                               TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
+                               TensorView parts, TensorView plan, std::int64_t num_rows, double scale, double soft_cap,
+                               std::int64_t sliding_window, std::int64_t chunk, int num_blocks, int warps, int stages,
+                               int least_tiles) {
+  guarded([&] {
+    kernels::EvenDecodeArgs args{};
+    args.call = decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables,
+                            sinks, num_rows, scale, soft_cap, sliding_window, chunk);
+    if (num_rows == 0) return;
+    if (num_blocks < 1) throw ArgumentError("num_blocks", "must be positive");
+    if (least_tiles < 1) throw ArgumentError("least_tiles", "must be positive");
+    const std::int64_t num_warps = std::int64_t{num_blocks} * warps;
+    const int octets = kernels::even_octets(args.call.num_heads / args.call.num_kv_heads);
+    check_shape("parts", parts, {2 * num_warps, kernels::even_part_floats(args.call.head_size, octets)});
+    check_shape("plan", plan, {num_warps + 1, 4});
+    check_dtype("parts", parts, kDLFloat, 32, "float32");
+    check_dtype("plan", plan, kDLInt, 32, "int32");
+    check_contiguous("parts", parts);
+    check_contiguous("plan", plan);
+    args.call.warps = warps;
+    args.parts = data_as<float>(parts);
+    args.plan = data_as<int4>(plan);
+    args.num_blocks = num_blocks;
+    args.stages = stages;
+    args.least_tiles = least_tiles;
+    const DeviceGuard guard(query);
+    check_status("decode_attention_even", kernels::decode_attention_even(args, stream_of(query)));
+  });
+}
+
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_attention, decode_attention_ffi);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_attention_even, decode_attention_even_ffi);
 
 }  // namespace llm_kernels::bindings::cuda

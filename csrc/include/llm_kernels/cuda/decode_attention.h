@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <vector_types.h>
 
 #include <cstdint>
 
@@ -54,5 +55,22 @@ constexpr int kDecodeKeys = 16;
 bool has_decode_attention(int head_size);
 
 cudaError_t decode_attention(const DecodeAttentionArgs& args, cudaStream_t stream);
+
+// The same with even shares of all keys for every warp, whatever the rows' lengths; two kernels. Of `call` neither
+// prefixes nor splits are looked at; `warps` are those of a block.
+struct EvenDecodeArgs {
+  DecodeAttentionArgs call;
+  float* parts;              // [2 * blocks * warps, even_part_floats]
+  int4* plan;                // [blocks * warps + 1]
+  std::int32_t num_blocks;   // at least as many as run at once
+  std::int32_t stages;       // tiles of a warp's ring
+  std::int32_t least_tiles;  // of a share, from 1
+};
+
+// Floats of a part: its sums, then maxima and weights; in octets of query heads.
+constexpr int even_part_floats(int head_size, int octets) { return octets * (8 * head_size + 16); }
+constexpr int even_octets(int group) { return group <= 8 ? 1 : 2; }
+
+cudaError_t decode_attention_even(const EvenDecodeArgs& args, cudaStream_t stream);
 
 }  // namespace llm_kernels::cuda

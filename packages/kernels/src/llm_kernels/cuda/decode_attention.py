@@ -9,7 +9,7 @@ import torch
 
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.metadata import AttentionMetadata
-from llm_kernels.triton.attention_arguments import Arguments
+from llm_kernels.triton.attention_arguments import Arguments, num_processors
 from llm_kernels.triton.attention_decode import attend_prefixes, usable_prefix
 from llm_kernels.triton.attention_decode import decode as decode_by_triton
 
@@ -20,6 +20,7 @@ _KEYS_OF_A_WARP = 16
 _E4M3 = torch.float8_e4m3fn
 
 _decode_attention = native("decode_attention")
+_decode_attention_even = native("decode_attention_even")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,23 @@ class Shape:
 
     splits: int
     warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvenShare:
+    """How a call is shared out evenly among warps, whatever the lengths of its rows.
+
+    Attributes:
+        blocks: Of a multiprocessor.
+        warps: Of a block.
+        stages: Tiles of 16 keys in a warp's ring.
+        least_keys: Of a warp's share, a multiple of 16.
+    """
+
+    blocks: int
+    warps: int
+    stages: int
+    least_keys: int
 
 
 # For up to so many programs.
@@ -139,6 +157,52 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None
             a.chunk or 0,
             shape.splits,
             shape.warps,
+        )
+    except ValueError as error:
+        raise invalid(error) from None
+
+
+def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -> None:
+    """The leading rows of one token in even shares of all their keys; shared prefixes are not looked at.
+
+    Args:
+        a: Of a call that `takes_evenly` takes.
+        metadata: The rows. Lengths are read on the device; the grids follow from the device and `share`.
+        share: How it is shared out.
+
+    Raises:
+        InvalidArgument: A tensor's shape, dtype or alignment does not fit the kernel.
+    """
+    device = a.query.device
+    num_blocks = share.blocks * num_processors(device)
+    num_warps = num_blocks * share.warps
+    octets = 1 if a.group <= 8 else 2
+    parts = torch.empty(
+        (2 * num_warps, octets * (8 * a.query.shape[2] + 16)), dtype=torch.float32, device=device
+    )
+    plan = torch.empty((num_warps + 1, 4), dtype=torch.int32, device=device)
+    try:
+        _decode_attention_even(
+            a.out,
+            a.query,
+            a.keys,
+            a.values,
+            a.key_scale,
+            a.value_scale,
+            metadata.context_lens,
+            metadata.block_tables,
+            None if a.sinks is None else a.sinks.float(),
+            parts,
+            plan,
+            metadata.num_decodes,
+            a.scale,
+            a.soft_cap or 0.0,
+            a.sliding_window or 0,
+            a.chunk or 0,
+            num_blocks,
+            share.warps,
+            share.stages,
+            share.least_keys // _KEYS_OF_A_WARP,
         )
     except ValueError as error:
         raise invalid(error) from None

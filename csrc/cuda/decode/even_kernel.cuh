@@ -1,0 +1,496 @@
+// Decode attention whose warps take even shares of all keys, whatever the rows' lengths. Knows no host.
+//
+// The work is all tiles of 16 keys in one line: rows, in a row its KV heads, in a head its tiles. Warp w takes those from
+// w * share on and finds them by itself: it adds up the lengths. Copies run ahead over the borders of heads and rows. What
+// it covers whole goes to the output; of a head that it shares with its neighbours it leaves a part (at most two: the
+// first and the last), which combine_kernel puts together.
+//
+// Keys are the rows of a matrix fragment and query heads its eight columns; values are taken the same way, so that a
+// lane holds sums of two heads. Keys and values in e4m3 become halves, exactly, and then so do queries and weights.
+#pragma once
+
+#include "cuda/decode/decode_kernel.cuh"
+
+namespace llm_kernels::cuda::decode {
+
+// Octets: groups of eight query heads, 1 or 2.
+template <class T, class C, int D, int Octets, int Warps, int Stages>
+struct EvenKernel {
+  using Unit = std::conditional_t<sizeof(C) == 1, __half, T>;
+  static constexpr bool kFloat8 = sizeof(C) == 1;
+  static constexpr int kOctets = Octets, kWarps = Warps, kStages = Stages, kKeys = kDecodeKeys;
+  static constexpr int kRowBytes = D * sizeof(C);
+  static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kTileBytes = kKeys * kRowBytes;
+  static constexpr int kStageBytes = 2 * kTileBytes;
+  static constexpr int kSharedBytes = Warps * Stages * kStageBytes;
+  static constexpr int kPartFloats = even_part_floats(D, Octets);
+  static_assert(kChunks == 4 || kChunks % 8 == 0, "the swizzle takes rows of 64 bytes or multiples of 128");
+
+  // Where chunk `c` of row `r` lies in a tile: eight rows of a column are in eight different bank groups.
+  static __device__ __forceinline__ std::uint32_t offset(int r, int c) {
+    if constexpr (kChunks == 4) {
+      return r / 2 * 128 + (((r % 2 * 4 + c) ^ (r / 2 & 7)) << 4);
+    } else {
+      return r * kRowBytes + ((c ^ (r & 7)) << 4);
+    }
+  }
+};
+
+// Tiles of a row and KV head; a row without keys has one, so that its zeros are written.
+__device__ __forceinline__ int tiles_of(const KeyRange& range) {
+  return max((range.end - range.origin + kDecodeKeys - 1) / kDecodeKeys, 1);
+}
+__device__ __forceinline__ int tiles_of(const DecodeAttentionArgs& args, int row) {
+  return row < args.num_rows ? tiles_of(key_range(args, row)) : 0;
+}
+
+__device__ __forceinline__ int inclusive_sum(int x, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(~0u, x, step);
+    if (lane >= step) x += below;
+  }
+  return x;
+}
+
+// A tile in the line of all work.
+struct Place {
+  int row, kv_head, tile, tiles;
+  KeyRange range;
+
+  __device__ void enter(const DecodeAttentionArgs& args, int new_row) {
+    row = new_row;
+    range = key_range(args, row);
+    tiles = tiles_of(range);
+  }
+  // The next tile. True where it is another head's or row's.
+  __device__ bool advance(const DecodeAttentionArgs& args) {
+    if (++tile < tiles) return false;
+    tile = 0;
+    if (++kv_head < args.num_kv_heads) return true;
+    kv_head = 0;
+    if (row + 1 < args.num_rows) enter(args, row + 1);
+    return true;
+  }
+  __device__ int first_key() const { return range.origin + tile * kDecodeKeys; }
+};
+
+// A warp's share of the work.
+struct Share {
+  int begin, end;
+  Place first;
+};
+
+// All lanes of a warp find its share: they add up the tiles of the rows, a run of rows each.
+__device__ inline Share find_share(const EvenDecodeArgs& args, int warp, int num_warps) {
+  const DecodeAttentionArgs& call = args.call;
+  const int lane = threadIdx.x % 32, run = (call.num_rows + 31) / 32;
+  int mine = 0;
+  for (int i = 0; i < run; ++i) mine += tiles_of(call, lane * run + i);
+  const int upto = inclusive_sum(mine, lane);
+  const int total = __shfl_sync(~0u, upto, 31) * call.num_kv_heads;
+  const int size = max((total + num_warps - 1) / num_warps, args.least_tiles);
+  Share share{};
+  share.begin = min(warp * size, total);
+  share.end = min(share.begin + size, total);
+  if (warp == 0 && lane == 0) args.plan[num_warps] = make_int4(total, size, 0, 0);
+  if (share.begin >= share.end) return share;
+  // The run of rows that holds the first tile, then the row in it. Both in tiles of one head.
+  const int want = share.begin / call.num_kv_heads;
+  const int at_lane = __ffs(__ballot_sync(~0u, upto > want)) - 1;
+  int before = __shfl_sync(~0u, upto - mine, at_lane);
+  int row = at_lane * run;
+  for (int i = 0; i < run; i += 32, row += 32) {
+    const int tiles = i + lane < run ? tiles_of(call, row + lane) : 0;
+    const int sum = inclusive_sum(tiles, lane);
+    const unsigned found = __ballot_sync(~0u, before + sum > want);
+    if (found != 0) {
+      const int at = __ffs(found) - 1;
+      before += __shfl_sync(~0u, sum - tiles, at);
+      row += at;
+      break;
+    }
+    before += __shfl_sync(~0u, sum, 31);
+  }
+  share.first.enter(call, row);
+  const int inside = share.begin - before * call.num_kv_heads;
+  share.first.kv_head = inside / share.first.tiles;
+  share.first.tile = inside % share.first.tiles;
+  return share;
+}
+
+// Copies tiles to a warp's ring, one after another.
+template <class Kernel, class C>
+class Copies {
+ public:
+  __device__ Copies(const DecodeAttentionArgs& args, const Share& share, std::uint32_t ring)
+      : args_(args), place_(share.first), left_(share.end - share.begin), ring_(ring), lane_(threadIdx.x % 32) {}
+
+  // Begins to copy the next tile; an empty group past the last one keeps the groups counted.
+  __device__ void issue() {
+    if (left_ > 0) {
+      if (known_ == 0) look_up();
+      const std::int64_t block = __shfl_sync(~0u, entry_, 32 - known_);
+      --known_;
+      --left_;
+      const int begin = place_.first_key(), offset = begin % args_.block_size;
+      const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes;
+      copy(stage, args_.key, block, offset, place_.range.end - begin);
+      copy(stage + Kernel::kTileBytes, args_.value, block, offset, place_.range.end - begin);
+      stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
+      if (place_.advance(args_)) known_ = 0;
+    }
+    commit_copies();
+  }
+
+ private:
+  // The blocks of the next 32 tiles of this head, one a lane.
+  __device__ void look_up() {
+    const int mine = place_.tile + lane_;
+    const std::int32_t* table = args_.block_tables + place_.row * args_.block_tables_stride;
+    const int key = place_.range.origin + mine * kDecodeKeys;
+    entry_ = key < place_.range.end ? table[key / args_.block_size] : 0;
+    known_ = 32;
+  }
+
+  __device__ void copy(std::uint32_t to, const DecodeCache& cache, std::int64_t block, int offset, int num_keys) const {
+    const C* from = static_cast<const C*>(cache.data) + block * cache.stride_block + offset * cache.stride_token +
+                    place_.kv_head * cache.stride_head;
+#pragma unroll
+    for (int i = 0; i < Kernel::kKeys * Kernel::kChunks / 32; ++i) {
+      const int r = (i * 32 + lane_) / Kernel::kChunks, c = (i * 32 + lane_) % Kernel::kChunks;
+      const bool valid = r < num_keys;
+      copy_16(to + Kernel::offset(r, c), from + (valid ? r * cache.stride_token : 0) + c * (16 / sizeof(C)), valid);
+    }
+  }
+
+  const DecodeAttentionArgs& args_;
+  Place place_;
+  int left_;
+  const std::uint32_t ring_;
+  const int lane_;
+  int stage_ = 0, known_ = 0, entry_ = 0;
+};
+
+// The online softmax of a warp over the keys of one row and KV head. A lane has the heads `head(o, i)`: of the scores keys
+// lane / 4 and lane / 4 + 8, of the sums the columns `column(j, i)`.
+template <class Kernel, class T, int D>
+struct EvenSoftmax {
+  using Unit = typename Kernel::Unit;
+  static constexpr int kOctets = Kernel::kOctets;
+  std::uint32_t query[kOctets][D / 16][2];
+  float sum[kOctets][D / 16][4];
+  float maximum[kOctets][2], weight[kOctets][2];
+
+  static __device__ __forceinline__ int head(int octet, int i) { return 8 * octet + threadIdx.x % 4 * 2 + i % 2; }
+  static __device__ __forceinline__ int column(int j, int i) {
+    const int r = threadIdx.x % 32 / 4;
+    return 16 * j + (Kernel::kFloat8 ? 2 * r + i / 2 : r + i / 2 * 8);
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[o][j][i] = 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        maximum[o][i] = -INFINITY;
+        weight[o][i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ void start(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
+    const int lane = threadIdx.x % 32;
+    const T* from = static_cast<const T*>(args.query) + row * args.query_stride_row +
+                    std::int64_t{kv_head} * group * args.query_stride_head;
+    // Of a step's 16 columns a lane has two pairs: as fragments have them, or four neighbours, as bytes of e4m3 come.
+    const int first = lane % 4 * (Kernel::kFloat8 ? 4 : 2), second = first + (Kernel::kFloat8 ? 2 : 8);
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      const int member = 8 * o + lane / 4;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          query[o][k][i] = 0;
+          if (member < group) {
+            const T* at = from + member * args.query_stride_head + k * 16 + (i == 0 ? first : second);
+            query[o][k][i] = converted<T, Unit>(*reinterpret_cast<const std::uint32_t*>(at));
+          }
+        }
+      }
+    }
+    clear();
+  }
+
+  // Takes in a tile, of whose keys those in [begin, end) are seen; both count from the tile's first key.
+  __device__ void attend(std::uint32_t stage, int begin, int end, float scale, float soft_cap) {
+    float score[kOctets][4] = {};
+    multiply_keys(stage, score);
+    const bool is_whole = begin <= 0 && end >= kDecodeKeys;
+    const int key = threadIdx.x % 32 / 4;
+    std::uint32_t p[kOctets][2];
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      float best[2], fade[2], shift[2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x = score[o][i] * scale;
+        if (soft_cap > 0.0f) x = soft_cap * tanhf(x / soft_cap);
+        const int at = key + i / 2 * 8;
+        score[o][i] = is_whole || (at >= begin && at < end) ? x * kLog2E : -INFINITY;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        best[i] = fmaxf(score[o][i], score[o][i + 2]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) best[i] = fmaxf(best[i], __shfl_xor_sync(~0u, best[i], step));
+        best[i] = fmaxf(best[i], maximum[o][i]);
+        shift[i] = best[i] == -INFINITY ? 0.0f : best[i];
+        fade[i] = exp2_fast(maximum[o][i] - shift[i]);
+        maximum[o][i] = best[i];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[o][i] = exp2_fast(score[o][i] - shift[i % 2]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        weight[o][i] = weight[o][i] * fade[i] + score[o][i] + score[o][i + 2];
+        p[o][i] = transposed(pack<Unit>(score[o][2 * i], score[o][2 * i + 1]));
+      }
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[o][j][i] *= fade[i % 2];
+      }
+    }
+    multiply_values(stage + Kernel::kTileBytes, p);
+  }
+
+  // The weights of all keys: until here each lane has those of its own.
+  __device__ void gather_weights() {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) weight[o][i] += __shfl_xor_sync(~0u, weight[o][i], step);
+      }
+    }
+  }
+
+  // Puts a part away, its weights gathered; only the lanes that have heads write.
+  __device__ void leave(float* part, int group) const {
+    const int lane = threadIdx.x % 32, slot = lane % 4 * 8 + lane / 4;
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      if (head(o, 0) >= group) continue;
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+        const float(&x)[4] = sum[o][j];
+        reinterpret_cast<float4*>(part)[(o * (D / 16) + j) * 32 + slot] = make_float4(x[0], x[1], x[2], x[3]);
+      }
+      if (lane < 4) {
+        reinterpret_cast<float4*>(part + kOctets * D * 8)[o * 4 + lane] =
+            make_float4(maximum[o][0], maximum[o][1], weight[o][0], weight[o][1]);
+      }
+    }
+  }
+
+  // Adds a part to the sums.
+  __device__ void add(const float* part, int group) {
+    const int lane = threadIdx.x % 32, slot = lane % 4 * 8 + lane / 4;
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      if (head(o, 0) >= group) continue;
+      const float4 state = reinterpret_cast<const float4*>(part + kOctets * D * 8)[o * 4 + lane % 4];
+      const float maxima[2] = {state.x, state.y}, weights[2] = {state.z, state.w};
+      float fade[2], share[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float best = fmaxf(maximum[o][i], maxima[i]), shift = best == -INFINITY ? 0.0f : best;
+        fade[i] = exp2_fast(maximum[o][i] - shift);
+        share[i] = exp2_fast(maxima[i] - shift);
+        maximum[o][i] = best;
+        weight[o][i] = weight[o][i] * fade[i] + weights[i] * share[i];
+      }
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+        const float4 x = reinterpret_cast<const float4*>(part)[(o * (D / 16) + j) * 32 + slot];
+        const float others[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[o][j][i] = sum[o][j][i] * fade[i % 2] + others[i] * share[i % 2];
+      }
+    }
+  }
+
+  // Writes the results of a row and KV head, its weights gathered.
+  __device__ void finish(const DecodeAttentionArgs& args, int row, int kv_head, int group) const {
+    const float value_scale = args.value.scale == nullptr ? 1.0f : args.value.scale[kv_head];
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (head(o, i) >= group) continue;
+        const int at = kv_head * group + head(o, i);
+        const float factor = of_weight(args, at, maximum[o][i], weight[o][i]) * value_scale;
+        T* to = static_cast<T*>(args.out) + row * args.out_stride_row + at * args.out_stride_head;
+#pragma unroll
+        for (int j = 0; j < D / 16; ++j) {
+          to[column(j, i)] = rounded<T>(sum[o][j][i] * factor);
+          to[column(j, i + 2)] = rounded<T>(sum[o][j][i + 2] * factor);
+        }
+      }
+    }
+  }
+
+ private:
+  // What the sums of a head are multiplied by: one over the weight, a sink counted in.
+  static __device__ float of_weight(const DecodeAttentionArgs& args, int head, float best, float total) {
+    float fade = 1.0f;
+    if (args.sinks != nullptr) {
+      const float sink = args.sinks[head] * kLog2E, shift = fmaxf(best, sink);
+      fade = exp2_fast(best - shift);
+      total = total * fade + exp2_fast(sink - shift);
+    }
+    return total == 0.0f ? 0.0f : fade / total;
+  }
+
+  // Eight rows of eight 16-bit numbers, a pair a lane, with rows and columns exchanged.
+  static __device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
+    std::uint32_t result;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+    return result;
+  }
+
+  __device__ __forceinline__ void multiply_keys(std::uint32_t stage, float (&score)[kOctets][4]) const {
+    const int lane = threadIdx.x % 32, matrix = lane / 8, r = lane % 8;
+#pragma unroll
+    for (int k = 0; k < Kernel::kChunks / 2; ++k) {
+      std::uint32_t a[4];
+      load_matrices(a, stage + Kernel::offset(matrix % 2 * 8 + r, 2 * k + matrix / 2));
+      if constexpr (Kernel::kFloat8) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const std::uint32_t keys[4] = {halves_of_low(a[2 * i]), halves_of_low(a[2 * i + 1]),
+                                         halves_of_high(a[2 * i]), halves_of_high(a[2 * i + 1])};
+#pragma unroll
+          for (int o = 0; o < kOctets; ++o) {
+            multiply<Unit>(score[o], keys, query[o][2 * k + i][0], query[o][2 * k + i][1]);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int o = 0; o < kOctets; ++o) multiply<Unit>(score[o], a, query[o][k][0], query[o][k][1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_values(std::uint32_t values, const std::uint32_t (&p)[kOctets][2]) {
+    const int lane = threadIdx.x % 32, matrix = lane / 8, r = lane % 8;
+#pragma unroll
+    for (int j = 0; j < Kernel::kChunks / 2; ++j) {
+      std::uint32_t a[4];
+      if constexpr (Kernel::kFloat8) {
+        load_matrices_transposed(a, values + Kernel::offset(matrix % 2 * 8 + r, 2 * j + matrix / 2));
+        // Two keys of two columns each: sorted by column, the even ones and the odd ones are rows 0 to 7 and 8 to 15.
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = __byte_perm(a[i], 0, 0x3120);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const std::uint32_t columns[4] = {halves_of_low(a[2 * i]), halves_of_high(a[2 * i]),
+                                            halves_of_low(a[2 * i + 1]), halves_of_high(a[2 * i + 1])};
+#pragma unroll
+          for (int o = 0; o < kOctets; ++o) multiply<Unit>(sum[o][2 * j + i], columns, p[o][0], p[o][1]);
+        }
+      } else {
+        load_matrices_transposed(a, values + Kernel::offset(matrix / 2 * 8 + r, 2 * j + matrix % 2));
+#pragma unroll
+        for (int o = 0; o < kOctets; ++o) multiply<Unit>(sum[o][j], a, p[o][0], p[o][1]);
+      }
+    }
+  }
+};
+
+// Part 2 w: the head that warp w found begun; 2 w + 1: the one that it began and did not end.
+template <class T, class C, int D, int Octets, int Warps, int Stages>
+__global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant__ EvenDecodeArgs args) {
+  using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const DecodeAttentionArgs& call = args.call;
+  const int warp = blockIdx.x * Warps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = call.num_heads / call.num_kv_heads;
+
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  const Share share = find_share(args, warp, gridDim.x * Warps);
+  const int count = share.end - share.begin;
+  if (count == 0) return;
+  Place place = share.first;
+  if (lane == 0) args.plan[warp] = make_int4(place.tile, place.tiles, place.row, place.kv_head);
+  const std::uint32_t ring = shared_address(shared) + threadIdx.x / 32 * Kernel::kStages * Kernel::kStageBytes;
+  Copies<Kernel, C> copies(call, share, ring);
+#pragma unroll
+  for (int i = 0; i + 1 < Stages; ++i) copies.issue();
+  EvenSoftmax<Kernel, T, D> softmax;
+  softmax.start(call, place.row, place.kv_head, group);
+  float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
+  int stage = 0, first_tile = place.tile;
+  for (int i = 1; i <= count; ++i) {
+    wait_copies<Stages - 2>();
+    __syncwarp();  // all lanes are done with the stage of the tile before, too
+    copies.issue();
+    const int begin = place.first_key();
+    softmax.attend(ring + stage * Kernel::kStageBytes, place.range.begin - begin, place.range.end - begin, scale,
+                   call.soft_cap);
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    const bool is_last = place.tile + 1 == place.tiles;
+    if (!is_last && i < count) {
+      ++place.tile;
+      continue;
+    }
+    softmax.gather_weights();
+    if (is_last && first_tile == 0) {
+      softmax.finish(call, place.row, place.kv_head, group);
+    } else {
+      softmax.leave(args.parts + (2 * std::int64_t{warp} + (first_tile == 0)) * Kernel::kPartFloats, group);
+    }
+    if (i == count) break;
+    place.advance(call);
+    first_tile = 0;
+    softmax.start(call, place.row, place.kv_head, group);
+    if (call.key.scale != nullptr) scale = call.scale * call.key.scale[place.kv_head];
+  }
+  wait_copies<0>();
+}
+
+// Puts together the heads that warps share. One warp a warp of even_kernel; that works whose share begins within a head
+// and is the first to do so.
+template <class T, class C, int D, int Octets>
+__global__ void __launch_bounds__(128) combine_even_kernel(const __grid_constant__ EvenDecodeArgs args, int num_warps) {
+  using Kernel = EvenKernel<T, C, D, Octets, 1, 2>;
+  const int warp = blockIdx.x * 4 + threadIdx.x / 32;
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  if (warp >= num_warps) return;
+  const int4 all = args.plan[num_warps];
+  const int total = all.x, size = all.y;
+  if (std::int64_t{warp} * size >= total) return;
+  const int4 own = args.plan[warp];
+  const int tile = own.x, tiles = own.y;
+  if (tile == 0 || tile > size) return;
+  const int group = args.call.num_heads / args.call.num_kv_heads;
+  EvenSoftmax<Kernel, T, D> softmax;
+  softmax.clear();
+  softmax.add(args.parts + (2 * std::int64_t{warp} - 1) * Kernel::kPartFloats, group);
+  const int end = warp * size - tile + tiles;
+  for (std::int64_t w = warp; w * size < end; ++w) softmax.add(args.parts + 2 * w * Kernel::kPartFloats, group);
+  softmax.finish(args.call, own.z, own.w, group);
+}
+
+}  // namespace llm_kernels::cuda::decode
