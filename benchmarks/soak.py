@@ -4,8 +4,10 @@ python3 benchmarks/soak.py --shape qwen3-0.6b --minutes 10        # on a GPU
 uv run benchmarks/soak.py --shape tiny --minutes 0.5 --concurrency 16 --max-len 128 --kv-mib 1    # on a CPU
 
 It fails (exit code 1) when a request ends with an error or with the wrong number of tokens, when blocks or
-requests are left over, or when memory grows in the second half. Greedy requests that come again and again are
-counted as twins: in bfloat16 near-ties make some of them differ, since the sums depend on the batch.
+requests are left over, when memory grows in the second half, or when it lacked what it is for: preemptions,
+requests left early, load. It takes the start and some seconds longer than `--minutes`: the last requests go
+to their end. Greedy requests that come again and again are counted as twins: in bfloat16 near-ties make some
+of them differ, since the sums depend on the batch.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from shapes import SHAPES, write_shape
 
 if TYPE_CHECKING:
     from llm_engine import AsyncLLM, SamplingParams
+    from llm_engine.stats import EngineStats
 
 _GROWTH_ALLOWED = 0.02
 
@@ -169,6 +172,12 @@ async def watch(engine: "AsyncLLM", soak: Soak, end_s: float, every_s: float) ->
                 "preemptions": stats.preemptions,
             }
         )
+        left_s = end_s - time.monotonic()
+        print(
+            f"{left_s:.0f} s to go, {len(soak.errors)} errors: {soak.samples[-1]}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def check_flat(soak: Soak) -> dict[str, float]:
@@ -184,10 +193,34 @@ def check_flat(soak: Soak) -> dict[str, float]:
     return growth
 
 
+async def settled(engine: "AsyncLLM", soak: Soak) -> "EngineStats":
+    """The gauges once nothing runs; what is left after ten seconds is an error."""
+    for _ in range(100):
+        stats = await engine.stats()
+        if not (stats.running or stats.waiting or stats.kv_blocks_used):
+            return stats
+        await asyncio.sleep(0.1)
+    soak.errors.append(
+        f"left over: {stats.running} running, {stats.waiting} waiting, {stats.kv_blocks_used} blocks"
+    )
+    return stats
+
+
+def check_load(soak: Soak, stats: "EngineStats", concurrency: int) -> None:
+    """A soak without preemptions, without requests left early or with idle rows shows too little."""
+    if not stats.preemptions:
+        soak.errors.append("no preemption: make the cache smaller (--kv-mib)")
+    if not soak.endings["left"]:
+        soak.errors.append("no request was left early: soak longer")
+    if max(sample["running"] for sample in soak.samples) < concurrency // 2:
+        soak.errors.append(f"never more than half of {concurrency} rows ran")
+
+
 async def run(arguments: argparse.Namespace) -> int:
     """The soak, from the start of the engine to the verdict."""
     from llm_engine import AsyncLLM, EngineOptions
 
+    begin_s = time.monotonic()
     folder = write_shape(arguments.shape, Path(tempfile.mkdtemp()))
     options: dict[str, Any] = {
         "load_format": "dummy",
@@ -209,6 +242,7 @@ async def run(arguments: argparse.Namespace) -> int:
     rng = random.Random(arguments.seed)
     shared = [rng.randrange(load.vocab_size) for _ in range(load.max_prompt // 2)]
     soak = Soak()
+    device_used_mib()  # imports torch, whose memory is no growth
     seconds = 60 * arguments.minutes
     end_s = time.monotonic() + seconds
     clients = [
@@ -216,11 +250,8 @@ async def run(arguments: argparse.Namespace) -> int:
         for _ in range(arguments.concurrency * 5 // 4)
     ]
     await asyncio.gather(watch(engine, soak, end_s, max(0.5, seconds / 60)), *clients)
-    stats = await engine.stats()
-    if stats.running or stats.waiting or stats.kv_blocks_used:
-        soak.errors.append(
-            f"left over: {stats.running} running, {stats.waiting} waiting, {stats.kv_blocks_used} blocks"
-        )
+    stats = await settled(engine, soak)
+    check_load(soak, stats, arguments.concurrency)
     if stats.failed_steps:
         soak.errors.append(f"{stats.failed_steps} steps failed")
     report = {
@@ -231,6 +262,7 @@ async def run(arguments: argparse.Namespace) -> int:
         "preemptions": stats.preemptions,
         "graph_steps": stats.graph_steps,
         "eager_steps": stats.eager_steps,
+        "seconds": round(time.monotonic() - begin_s, 1),
         "growth": check_flat(soak),
         "first": soak.samples[0],
         "last": soak.samples[-1],
