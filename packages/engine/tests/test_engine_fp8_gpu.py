@@ -1,9 +1,8 @@
 """Models with e4m3 weights through the engine on a CUDA device: graphs against none."""
 
 import pytest
-import tokenizers
 import torch
-import transformers
+from engine_tiny_models import SAVED_KINDS, save_model
 from llm_engine import LLM, SamplingParams
 
 pytestmark = [
@@ -11,37 +10,15 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-SHAPE = {
-    "vocab_size": 1024,
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.08,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-MOE = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True}
-KINDS = {"dense": ("Qwen3", {}), "moe": ("Qwen3Moe", MOE)}
 STEPS = 24
 # Logprobs nearer than this may change places when sums are rounded in another order: bfloat16 logits of this
 # size are 0.0625 to 0.125 apart.
 TIE = 0.3
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+@pytest.fixture(scope="module", params=list(SAVED_KINDS))
 def folder(request, tmp_path_factory):
-    family, differs = KINDS[request.param]
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp(request.param)
-    config = getattr(transformers, f"{family}Config")(**SHAPE, **differs)
-    getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16).save_pretrained(path)
-    words = tokenizers.models.WordLevel({f"w{index}": index for index in range(1024)}, unk_token="w0")
-    tokenizers.Tokenizer(words).save(str(path / "tokenizer.json"))
-    return str(path)
+    return save_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
 def outputs(folder, graphs, rows):
