@@ -14,7 +14,7 @@ from llm_kernels.triton.launch_sizes import ceil_div
 _BLOCK = 512
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["new_stride", "places_stride", "num_rows"])  # type: ignore[untyped-decorator]
 def _prepare_kernel(
     slots: tl.tensor,
     context_lens: tl.tensor,
@@ -68,7 +68,7 @@ def _prepare_kernel(
         tl.store(input_ids + row, tl.load(token_ids + slot * max_tokens + position).to(tl.int64))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def _store_kernel(
     tokens: tl.tensor,
     faults: tl.tensor,

@@ -14,7 +14,7 @@ _ELEMENTS_PER_PROGRAM = 1024
 _ELEMENTS_PER_THREAD = 8
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def _norm_kernel(
     out: tl.tensor,
     x: tl.tensor,
