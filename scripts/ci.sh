@@ -16,7 +16,9 @@ types() { mypy; }
 layers() { lint-imports; }
 rust() { cargo test --manifest-path rust/Cargo.toml --locked; }
 assets() { python scripts/fetch_test_assets.py; }
-python_tests() { pytest packages tests --ignore=tests/packaging; }
+python_tests() {
+    python scripts/share_tests.py "${TEST_PROCESSES:-2}" --by file --slowest 30 packages tests --ignore=tests/packaging
+}
 docs() { mkdocs build --quiet --strict; }
 packaging() { pytest tests/packaging; }
 

@@ -65,9 +65,12 @@ class Outcomes:
 def start(
     arguments: argparse.Namespace, rest: list[str], folder: Path, worker: int
 ) -> subprocess.Popen[bytes]:
-    """One pytest process, with its output in a file."""
+    """One pytest process, with its share of the processors, and its output in a file."""
     scripts = str(Path(__file__).resolve().parent)
-    path = os.pathsep.join([scripts, *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {
+        "PYTHONPATH": os.pathsep.join([scripts, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // arguments.workers)),
+    }
     command = [
         *shlex.split(arguments.under),
         sys.executable,
@@ -86,23 +89,29 @@ def start(
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | variables,
             start_new_session=True,
         )
 
 
-def wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
+def wait(processes: list[subprocess.Popen[bytes]], seconds: float, folder: Path, by: str) -> list[int]:
     """Exit codes; those that are not done in time are ended, with what they started."""
-    end = time.monotonic() + seconds
-    codes = []
+    begin = time.monotonic()
+    said = 0
+    while any(process.poll() is None for process in processes):
+        passed = time.monotonic() - begin
+        if passed > seconds:
+            break
+        if passed // 60 > said:
+            said = int(passed // 60)
+            print(f"{said} min: {len(list((folder / 'taken').iterdir()))} {by}s taken", flush=True)
+        time.sleep(0.2)
     for process in processes:
-        try:
-            codes.append(process.wait(max(0.0, end - time.monotonic())))
-        except subprocess.TimeoutExpired:
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            codes.append(124)
-    return codes
+            process.returncode = 124
+    return [process.returncode for process in processes]
 
 
 def print_table(outcomes: Outcomes) -> None:
@@ -149,7 +158,8 @@ def main() -> int:
     (folder / "taken").mkdir()
     begin = time.monotonic()
     workers = range(arguments.workers)
-    codes = wait([start(arguments, rest, folder, worker) for worker in workers], arguments.seconds)
+    processes = [start(arguments, rest, folder, worker) for worker in workers]
+    codes = wait(processes, arguments.seconds, folder, arguments.by)
     shutil.rmtree(folder / "taken")
     outcomes = Outcomes()
     for worker in workers:
