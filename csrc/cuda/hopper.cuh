@@ -33,6 +33,16 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// At the barrier that block `rank` of the cluster has at this address.
+__device__ __forceinline__ void barrier_arrive_in(std::uint32_t barrier, unsigned rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
 __device__ __forceinline__ bool barrier_try(std::uint32_t barrier, unsigned parity) {
   std::uint32_t done;
   asm volatile(

@@ -28,7 +28,7 @@ Encode find_encode() {
 }  // namespace
 
 CUtensorMap encode_map(CUtensorMapDataType type, const void* data, std::int64_t columns, int box_columns,
-                       const MapDimension* outer, int num_outer) {
+                       const MapDimension* outer, int num_outer, CUtensorMapSwizzle swizzle) {
   static const Encode encode = find_encode();
   cuuint64_t extents[kMostOuterDimensions + 1] = {static_cast<cuuint64_t>(columns)}, strides[kMostOuterDimensions];
   cuuint32_t box[kMostOuterDimensions + 1] = {static_cast<cuuint32_t>(box_columns)};
@@ -42,8 +42,8 @@ CUtensorMap encode_map(CUtensorMapDataType type, const void* data, std::int64_t 
   }
   CUtensorMap map;
   const CUresult result = encode(&map, type, num_outer + 1, const_cast<void*>(data), extents, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(result));
   return map;
 }

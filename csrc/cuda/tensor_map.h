@@ -1,4 +1,4 @@
-// Tensor maps of the copy engine with the 128-byte swizzle, zeros outside. Knows no kernel.
+// Tensor maps of the copy engine, zeros outside. Knows no kernel.
 #pragma once
 
 #include <cuda.h>
@@ -18,6 +18,7 @@ constexpr int kMostOuterDimensions = 4;
 // The map of `num_outer` dimensions around `columns` contiguous elements, of which a copy takes `box_columns`.
 // Throws std::runtime_error where the driver has no tensor maps or refuses this one.
 CUtensorMap encode_map(CUtensorMapDataType type, const void* data, std::int64_t columns, int box_columns,
-                       const MapDimension* outer, int num_outer);
+                       const MapDimension* outer, int num_outer,
+                       CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B);
 
 }  // namespace llm_kernels::cuda

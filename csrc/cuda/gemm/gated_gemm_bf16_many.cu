@@ -1,0 +1,16 @@
+// The product kernels of bfloat16 with a gated activation for tiles of more tokens.
+
+#include "cuda/gemm/families.h"
+#include "cuda/gemm/launch.cuh"
+
+namespace llm_kernels::cuda::gemm {
+
+bool gated_gemm_bf16_many(const LinearArgs& args, const GemmPlan& plan) {
+  using T = __nv_bfloat16;
+  return launch_if<T, true, 2, 1, 192>(args, plan) ||
+         launch_if<T, true, 3, 1, 192>(args, plan) ||
+         launch_if<T, true, 2, 1, 256>(args, plan) ||
+         launch_if<T, true, 3, 1, 256>(args, plan);
+}
+
+}  // namespace llm_kernels::cuda::gemm
