@@ -173,7 +173,7 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
                                TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
                                TensorView parts, TensorView plan, std::int64_t num_rows, double scale, double soft_cap,
                                std::int64_t sliding_window, std::int64_t chunk, int num_blocks, int warps, int stages,
-                               int least_tiles) {
+                               int least_tiles, bool boxes) {
   guarded([&] {
     kernels::EvenDecodeArgs args{};
     args.call = decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables,
@@ -195,6 +195,8 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
     args.num_blocks = num_blocks;
     args.stages = stages;
     args.least_tiles = least_tiles;
+    args.num_cache_blocks = key_cache.size(0);
+    args.boxes = boxes;
     const DeviceGuard guard(query);
     check_status("decode_attention_even", kernels::decode_attention_even(args, stream_of(query)));
   });

@@ -1,18 +1,36 @@
 // Launches decode attention in even shares: chooses the instances of both kernels. Knows no framework.
 #include "cuda/decode/even_kernel.cuh"
 #include "cuda/decode/launch.cuh"
+#include "cuda/tensor_map.h"
 
 namespace llm_kernels::cuda {
 namespace decode {
 namespace {
 
-template <class T, class C, int D, int Octets, int Warps, int Stages>
+template <class C, int D>
+CUtensorMap encode_tile_map(const EvenDecodeArgs& args, const DecodeCache& cache) {
+  using Tile = EvenTile<C, D>;
+  const std::int64_t bytes = sizeof(C);
+  const MapDimension outer[] = {{args.call.block_size, cache.stride_token * bytes, kDecodeKeys},
+                                {Tile::kPanels, Tile::kPanelBytes, Tile::kPanels},
+                                {args.call.num_kv_heads, cache.stride_head * bytes, 1},
+                                {args.num_cache_blocks, cache.stride_block * bytes, 1}};
+  return encode_map(CU_TENSOR_MAP_DATA_TYPE_UINT8, cache.data, Tile::kPanelBytes, Tile::kPanelBytes, outer, 4,
+                    Tile::kPanelBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
 cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   static std::atomic<std::uint64_t> raised{0};
-  auto* kernel = even_kernel<T, C, D, Octets, Warps, Stages>;
-  constexpr int shared_bytes = EvenKernel<T, C, D, Octets, Warps, Stages>::kSharedBytes;
+  auto* kernel = even_kernel<T, C, D, Octets, Warps, Stages, Boxes>;
+  constexpr int shared_bytes = EvenKernel<T, C, D, Octets, Warps, Stages, Boxes>::kSharedBytes;
   cudaError_t status = raise_limits(kernel, shared_bytes, raised);
   if (status != cudaSuccess) return status;
+  EvenMaps maps{};
+  if constexpr (Boxes) {
+    maps.key = encode_tile_map<C, D>(args, args.call.key);
+    maps.value = encode_tile_map<C, D>(args, args.call.value);
+  }
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -23,7 +41,7 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  status = cudaLaunchKernelEx(&config, kernel, args);
+  status = cudaLaunchKernelEx(&config, kernel, args, maps);
   if (status != cudaSuccess) return status;
   const int num_warps = args.num_blocks * Warps;
   config.gridDim = dim3((num_warps + 3) / 4);
@@ -32,15 +50,24 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   return cudaLaunchKernelEx(&config, combine_even_kernel<T, C, D, Octets>, args, num_warps);
 }
 
-template <class T, class C, int Octets>
+template <class T, class C, int Octets, bool Boxes>
 cudaError_t launch_config(const EvenDecodeArgs& args, cudaStream_t stream) {
-  if (args.call.warps == 1 && args.stages == 3) return launch_even<T, C, 128, Octets, 1, 3>(args, stream);
-  if (args.call.warps == 1 && args.stages == 4) return launch_even<T, C, 128, Octets, 1, 4>(args, stream);
-  if (args.call.warps == 1 && args.stages == 6) return launch_even<T, C, 128, Octets, 1, 6>(args, stream);
-  if (args.call.warps == 4 && args.stages == 3) return launch_even<T, C, 128, Octets, 4, 3>(args, stream);
-  if (args.call.warps == 4 && args.stages == 6) return launch_even<T, C, 128, Octets, 4, 6>(args, stream);
-  if (args.call.warps == 8 && args.stages == 3) return launch_even<T, C, 128, Octets, 8, 3>(args, stream);
+  const int warps = args.call.warps, stages = args.stages;
+  if (warps == 1 && stages == 3) return launch_even<T, C, 128, Octets, 1, 3, Boxes>(args, stream);
+  if (warps == 4 && stages == 3) return launch_even<T, C, 128, Octets, 4, 3, Boxes>(args, stream);
+  if constexpr (Octets == 1) {
+    if (warps == 1 && stages == 4) return launch_even<T, C, 128, Octets, 1, 4, Boxes>(args, stream);
+    if (warps == 1 && stages == 6) return launch_even<T, C, 128, Octets, 1, 6, Boxes>(args, stream);
+    if (warps == 4 && stages == 6) return launch_even<T, C, 128, Octets, 4, 6, Boxes>(args, stream);
+    if (warps == 8 && stages == 3) return launch_even<T, C, 128, Octets, 8, 3, Boxes>(args, stream);
+  }
   return cudaErrorInvalidValue;
+}
+
+template <class T, class C, bool Boxes>
+cudaError_t launch_octets(const EvenDecodeArgs& args, cudaStream_t stream) {
+  return even_octets(args.call.num_heads / args.call.num_kv_heads) == 1 ? launch_config<T, C, 1, Boxes>(args, stream)
+                                                                        : launch_config<T, C, 2, Boxes>(args, stream);
 }
 
 }  // namespace
@@ -50,11 +77,12 @@ cudaError_t decode_attention_even(const EvenDecodeArgs& args, cudaStream_t strea
   using bf16 = __nv_bfloat16;
   using e4m3 = __nv_fp8_e4m3;
   if (args.call.head_size != 128 || args.call.is_half) return cudaErrorInvalidValue;
-  const bool one = even_octets(args.call.num_heads / args.call.num_kv_heads) == 1;
-  if (args.call.is_float8_cache) {
-    return one ? decode::launch_config<bf16, e4m3, 1>(args, stream) : decode::launch_config<bf16, e4m3, 2>(args, stream);
+  if (args.boxes) {
+    return args.call.is_float8_cache ? decode::launch_octets<bf16, e4m3, true>(args, stream)
+                                     : decode::launch_octets<bf16, bf16, true>(args, stream);
   }
-  return one ? decode::launch_config<bf16, bf16, 1>(args, stream) : decode::launch_config<bf16, bf16, 2>(args, stream);
+  return args.call.is_float8_cache ? decode::launch_octets<bf16, e4m3, false>(args, stream)
+                                   : decode::launch_octets<bf16, bf16, false>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda

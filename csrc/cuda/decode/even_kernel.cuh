@@ -13,28 +13,39 @@
 
 namespace llm_kernels::cuda::decode {
 
-// Octets: groups of eight query heads, 1 or 2.
-template <class T, class C, int D, int Octets, int Warps, int Stages>
-struct EvenKernel {
-  using Unit = std::conditional_t<sizeof(C) == 1, __half, T>;
+// How tiles of one head size and format lie in a warp's ring: in panels of 128 bytes, [panel][key][128], as the copy
+// engine puts them; eight rows of a column are in eight different bank groups.
+template <class C, int D>
+struct EvenTile {
   static constexpr bool kFloat8 = sizeof(C) == 1;
-  static constexpr int kOctets = Octets, kWarps = Warps, kStages = Stages, kKeys = kDecodeKeys;
   static constexpr int kRowBytes = D * sizeof(C);
+  static constexpr int kPanelBytes = kRowBytes < 128 ? kRowBytes : 128;
+  static constexpr int kPanels = kRowBytes / kPanelBytes;
   static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kTileBytes = kKeys * kRowBytes;
+  static constexpr int kTileBytes = kDecodeKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;
-  static constexpr int kSharedBytes = Warps * Stages * kStageBytes;
-  static constexpr int kPartFloats = even_part_floats(D, Octets);
-  static_assert(kChunks == 4 || kChunks % 8 == 0, "the swizzle takes rows of 64 bytes or multiples of 128");
+  static_assert(kRowBytes == 64 || kRowBytes % 128 == 0, "the swizzle takes rows of 64 bytes or multiples of 128");
 
-  // Where chunk `c` of row `r` lies in a tile: eight rows of a column are in eight different bank groups.
   static __device__ __forceinline__ std::uint32_t offset(int r, int c) {
-    if constexpr (kChunks == 4) {
-      return r / 2 * 128 + (((r % 2 * 4 + c) ^ (r / 2 & 7)) << 4);
-    } else {
-      return r * kRowBytes + ((c ^ (r & 7)) << 4);
-    }
+    constexpr int kPerPanel = kPanelBytes / 16;
+    const int turn = kPanelBytes == 128 ? r & 7 : r / 2 & 3;
+    return c / kPerPanel * (kDecodeKeys * kPanelBytes) + r * kPanelBytes + ((c % kPerPanel ^ turn) << 4);
   }
+};
+
+// Octets: groups of eight query heads, 1 or 2. Boxes: whether the copy engine fetches a tile at once.
+template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
+struct EvenKernel : EvenTile<C, D> {
+  using Unit = std::conditional_t<sizeof(C) == 1, __half, T>;
+  static constexpr int kOctets = Octets, kStages = Stages;
+  static constexpr int kRingBytes = Warps * Stages * EvenTile<C, D>::kStageBytes;
+  static constexpr int kSharedBytes = kRingBytes + (Boxes ? Warps * Stages * 8 : 0);
+  static constexpr int kPartFloats = even_part_floats(D, Octets);
+};
+
+// Boxes of one tile: [panel][key][bytes of a panel].
+struct EvenMaps {
+  CUtensorMap key, value;
 };
 
 // Tiles of a row and KV head; a row without keys has one, so that its zeros are written.
@@ -120,57 +131,144 @@ __device__ inline Share find_share(const EvenDecodeArgs& args, int warp, int num
   return share;
 }
 
-// Copies tiles to a warp's ring, one after another.
-template <class Kernel, class C>
-class Copies {
+// Which tile a warp fetches next, and the block of the cache that holds it.
+class Next {
  public:
-  __device__ Copies(const DecodeAttentionArgs& args, const Share& share, std::uint32_t ring)
-      : args_(args), place_(share.first), left_(share.end - share.begin), ring_(ring), lane_(threadIdx.x % 32) {}
+  __device__ Next(const DecodeAttentionArgs& args, const Share& share)
+      : args_(args), place(share.first), left_(share.end - share.begin), lane_(threadIdx.x % 32) {}
 
-  // Begins to copy the next tile; an empty group past the last one keeps the groups counted.
-  __device__ void issue() {
-    if (left_ > 0) {
-      if (known_ == 0) look_up();
-      const std::int64_t block = __shfl_sync(~0u, entry_, 32 - known_);
-      --known_;
-      --left_;
-      const int begin = place_.first_key(), offset = begin % args_.block_size;
-      const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes;
-      copy(stage, args_.key, block, offset, place_.range.end - begin);
-      copy(stage + Kernel::kTileBytes, args_.value, block, offset, place_.range.end - begin);
-      stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
-      if (place_.advance(args_)) known_ = 0;
-    }
-    commit_copies();
+  __device__ bool is_there() const { return left_ > 0; }
+  // By all lanes of the warp.
+  __device__ int block() {
+    if (known_ == 0) look_up();
+    return __shfl_sync(~0u, entry_, 32 - known_);
+  }
+  __device__ void advance() {
+    --known_;
+    --left_;
+    if (place.advance(args_)) known_ = 0;
   }
 
  private:
   // The blocks of the next 32 tiles of this head, one a lane.
   __device__ void look_up() {
-    const int mine = place_.tile + lane_;
-    const std::int32_t* table = args_.block_tables + place_.row * args_.block_tables_stride;
-    const int key = place_.range.origin + mine * kDecodeKeys;
-    entry_ = key < place_.range.end ? table[key / args_.block_size] : 0;
+    const int mine = place.tile + lane_;
+    const std::int32_t* table = args_.block_tables + place.row * args_.block_tables_stride;
+    const int key = place.range.origin + mine * kDecodeKeys;
+    entry_ = key < place.range.end ? table[key / args_.block_size] : 0;
     known_ = 32;
   }
 
+  const DecodeAttentionArgs& args_;
+
+ public:
+  Place place;
+
+ private:
+  int left_;
+  const int lane_;
+  int known_ = 0, entry_ = 0;
+};
+
+// Copies tiles to a warp's ring, one after another, 16 bytes a lane.
+template <class Kernel, class C>
+class LaneCopies {
+ public:
+  __device__ LaneCopies(const EvenDecodeArgs& args, const EvenMaps&, const Share& share, std::uint32_t ring,
+                        std::uint32_t)
+      : args_(args.call), next_(args.call, share), ring_(ring) {}
+
+  // Begins to copy the next tile; an empty group past the last one keeps the groups counted.
+  __device__ void issue() {
+    if (next_.is_there()) {
+      const std::int64_t block = next_.block();
+      const int begin = next_.place.first_key(), offset = begin % args_.block_size;
+      const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes;
+      copy(stage, args_.key, block, offset, next_.place.range.end - begin);
+      copy(stage + Kernel::kTileBytes, args_.value, block, offset, next_.place.range.end - begin);
+      stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
+      next_.advance();
+    }
+    commit_copies();
+  }
+  // Until the tile of the stage is there.
+  __device__ void wait(int) {
+    wait_copies<Kernel::kStages - 2>();
+    __syncwarp();  // all lanes are done with the stage of the tile before, too
+  }
+  __device__ void clear_values(std::uint32_t, int, int) {}  // what is past the context is filled with zeros
+  __device__ void end() { wait_copies<0>(); }
+
+ private:
   __device__ void copy(std::uint32_t to, const DecodeCache& cache, std::int64_t block, int offset, int num_keys) const {
+    const int lane = threadIdx.x % 32;
     const C* from = static_cast<const C*>(cache.data) + block * cache.stride_block + offset * cache.stride_token +
-                    place_.kv_head * cache.stride_head;
+                    next_.place.kv_head * cache.stride_head;
 #pragma unroll
-    for (int i = 0; i < Kernel::kKeys * Kernel::kChunks / 32; ++i) {
-      const int r = (i * 32 + lane_) / Kernel::kChunks, c = (i * 32 + lane_) % Kernel::kChunks;
+    for (int i = 0; i < kDecodeKeys * Kernel::kChunks / 32; ++i) {
+      const int r = (i * 32 + lane) / Kernel::kChunks, c = (i * 32 + lane) % Kernel::kChunks;
       const bool valid = r < num_keys;
       copy_16(to + Kernel::offset(r, c), from + (valid ? r * cache.stride_token : 0) + c * (16 / sizeof(C)), valid);
     }
   }
 
   const DecodeAttentionArgs& args_;
-  Place place_;
-  int left_;
+  Next next_;
   const std::uint32_t ring_;
-  const int lane_;
-  int stage_ = 0, known_ = 0, entry_ = 0;
+  int stage_ = 0;
+};
+
+// The same by the copy engine, a tile at once.
+template <class Kernel, class C>
+class BoxCopies {
+ public:
+  __device__ BoxCopies(const EvenDecodeArgs& args, const EvenMaps& maps, const Share& share, std::uint32_t ring,
+                       std::uint32_t barriers)
+      : block_size_(args.call.block_size), maps_(maps), next_(args.call, share), ring_(ring), barriers_(barriers) {
+    if (threadIdx.x % 32 == 0) {
+      for (int i = 0; i < Kernel::kStages; ++i) barrier_init(barriers + 8 * i, 1);
+      barrier_init_fence();
+    }
+    __syncwarp();
+  }
+
+  __device__ void issue() {
+    if (!next_.is_there()) return;
+    const int block = next_.block();
+    if (threadIdx.x % 32 == 0) {
+      const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes, barrier = barriers_ + 8 * stage_;
+      const int offset = next_.place.first_key() % block_size_, head = next_.place.kv_head;
+      barrier_expect(barrier, Kernel::kStageBytes);
+      copy_box(stage, &maps_.key, 0, offset, 0, head, block, barrier);
+      copy_box(stage + Kernel::kTileBytes, &maps_.value, 0, offset, 0, head, block, barrier);
+    }
+    stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
+    next_.advance();
+  }
+  __device__ void wait(int stage) {
+    barrier_wait(barriers_ + 8 * stage, parity_);
+    if (stage + 1 == Kernel::kStages) parity_ ^= 1;
+    __syncwarp();
+  }
+  // Zeros for the values of keys from `end` on: what lies past the context may be anything.
+  __device__ void clear_values(std::uint32_t stage, int end, int lane) {
+    if (end >= kDecodeKeys) return;
+    for (int i = max(end, 0) * Kernel::kChunks + lane; i < kDecodeKeys * Kernel::kChunks; i += 32) {
+      const std::uint32_t to = stage + Kernel::kTileBytes + Kernel::offset(i / Kernel::kChunks, i % Kernel::kChunks);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+    }
+    fence_async_proxy();
+    __syncwarp();
+  }
+  __device__ void end() {}
+
+ private:
+  const int block_size_;
+  const EvenMaps& maps_;
+  Next next_;
+  const std::uint32_t ring_, barriers_;
+  int stage_ = 0;
+  unsigned parity_ = 0;
 };
 
 // The online softmax of a warp over the keys of one row and KV head. A lane has the heads `head(o, i)`: of the scores keys
@@ -354,7 +452,7 @@ struct EvenSoftmax {
   static __device__ float of_weight(const DecodeAttentionArgs& args, int head, float best, float total) {
     float fade = 1.0f;
     if (args.sinks != nullptr) {
-      const float sink = args.sinks[head] * kLog2E, shift = fmaxf(best, sink);
+      const float sink = args.sinks[head] * kLog2E, most = fmaxf(best, sink), shift = most == -INFINITY ? 0.0f : most;
       fade = exp2_fast(best - shift);
       total = total * fade + exp2_fast(sink - shift);
     }
@@ -418,13 +516,17 @@ struct EvenSoftmax {
 };
 
 // Part 2 w: the head that warp w found begun; 2 w + 1: the one that it began and did not end.
-template <class T, class C, int D, int Octets, int Warps, int Stages>
-__global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant__ EvenDecodeArgs args) {
-  using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
-  extern __shared__ __align__(128) unsigned char shared[];
+template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
+__global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant__ EvenDecodeArgs args,
+                                                          const __grid_constant__ EvenMaps maps) {
+  using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages, Boxes>;
+  using Copies = std::conditional_t<Boxes, BoxCopies<Kernel, C>, LaneCopies<Kernel, C>>;
+  extern __shared__ __align__(1024) unsigned char even_shared[];
   const DecodeAttentionArgs& call = args.call;
   const int warp = blockIdx.x * Warps + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = call.num_heads / call.num_kv_heads;
+  const std::uint32_t base = shared_address(even_shared);
+  if (Boxes && base % 1024 != 0) __trap();  // the copy engine's swizzle would be another
 
   let_next_kernel_start();
   wait_for_earlier_kernels();
@@ -433,8 +535,9 @@ __global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant_
   if (count == 0) return;
   Place place = share.first;
   if (lane == 0) args.plan[warp] = make_int4(place.tile, place.tiles, place.row, place.kv_head);
-  const std::uint32_t ring = shared_address(shared) + threadIdx.x / 32 * Kernel::kStages * Kernel::kStageBytes;
-  Copies<Kernel, C> copies(call, share, ring);
+  const int at = threadIdx.x / 32 * Stages;
+  const std::uint32_t ring = base + at * Kernel::kStageBytes;
+  Copies copies(args, maps, share, ring, base + Kernel::kRingBytes + 8 * at);
 #pragma unroll
   for (int i = 0; i + 1 < Stages; ++i) copies.issue();
   EvenSoftmax<Kernel, T, D> softmax;
@@ -442,12 +545,12 @@ __global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant_
   float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
   int stage = 0, first_tile = place.tile;
   for (int i = 1; i <= count; ++i) {
-    wait_copies<Stages - 2>();
-    __syncwarp();  // all lanes are done with the stage of the tile before, too
+    copies.wait(stage);
     copies.issue();
     const int begin = place.first_key();
-    softmax.attend(ring + stage * Kernel::kStageBytes, place.range.begin - begin, place.range.end - begin, scale,
-                   call.soft_cap);
+    const std::uint32_t tile = ring + stage * Kernel::kStageBytes;
+    copies.clear_values(tile, place.range.end - begin, lane);
+    softmax.attend(tile, place.range.begin - begin, place.range.end - begin, scale, call.soft_cap);
     stage = stage + 1 == Stages ? 0 : stage + 1;
     const bool is_last = place.tile + 1 == place.tiles;
     if (!is_last && i < count) {
@@ -466,14 +569,14 @@ __global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant_
     softmax.start(call, place.row, place.kv_head, group);
     if (call.key.scale != nullptr) scale = call.scale * call.key.scale[place.kv_head];
   }
-  wait_copies<0>();
+  copies.end();
 }
 
 // Puts together the heads that warps share. One warp a warp of even_kernel; that works whose share begins within a head
 // and is the first to do so.
 template <class T, class C, int D, int Octets>
 __global__ void __launch_bounds__(128) combine_even_kernel(const __grid_constant__ EvenDecodeArgs args, int num_warps) {
-  using Kernel = EvenKernel<T, C, D, Octets, 1, 2>;
+  using Kernel = EvenKernel<T, C, D, Octets, 1, 2, false>;
   const int warp = blockIdx.x * 4 + threadIdx.x / 32;
   let_next_kernel_start();
   wait_for_earlier_kernels();

@@ -23,7 +23,12 @@ ROWS = {
     "many": [(1, 17 + (1009 * i) % 1500) for i in range(200)],
     "very many": [(1, 1 + (37 * i) % 90) for i in range(1100)],
 }
-SHARES = [(1, 1, 3, 16), (2, 4, 3, 128), (1, 1, 6, 32), (7, 1, 4, 128), (1, 8, 3, 64), (1, 4, 6, 256)]
+SHARES = [
+    (boxes, *share)
+    for boxes in (False, True)
+    for share in [(1, 1, 3, 16), (2, 4, 3, 128), (1, 1, 6, 32), (7, 1, 4, 128), (1, 8, 3, 64), (1, 4, 6, 256)]
+]
+TWO = [SHARES[0], SHARES[7]]
 
 
 @pytest.fixture
@@ -44,9 +49,14 @@ def _arguments(case, **options):
     )
 
 
+def _share(decode, share):
+    boxes, *sizes = share
+    return decode.EvenShare(*sizes, boxes)
+
+
 def _run(decode, case, share, **options):
     arguments = _arguments(case, **options)
-    decode.decode_evenly(arguments, case.metadata, decode.EvenShare(*share))
+    decode.decode_evenly(arguments, case.metadata, _share(decode, share))
     with ops.use_backend("paged_attention", "torch"):
         return arguments.out, case.run(**options)
 
@@ -64,11 +74,12 @@ def _case(make_attention_case, ratio, rows, head_size=128, dtype=torch.bfloat16,
     )
 
 
+@pytest.mark.parametrize("share", TWO, ids=str)
 @pytest.mark.parametrize("ratio", HEADS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_lengths(decode, make_attention_case, relative_error, rows, ratio):
+def test_lengths(decode, make_attention_case, relative_error, rows, ratio, share):
     case = _case(make_attention_case, ratio, ROWS[rows])
-    out, expected = _run(decode, case, SHARES[0])
+    out, expected = _run(decode, case, share)
     if rows == "none":
         assert torch.equal(out, torch.zeros_like(out))
     else:
@@ -89,11 +100,12 @@ def test_caches_in_e4m3(decode, make_attention_case, relative_error, rows, ratio
     generator = torch.Generator().manual_seed(1)
     scales = [(0.2 + torch.rand(HEADS[ratio][1], generator=generator)).cuda() for _ in range(2)]
     options = {"key_scale": scales[0], "value_scale": scales[1]}
-    assert relative_error(*_run(decode, case, SHARES[0], **options)) < BOUND[torch.bfloat16]
-    assert relative_error(*_run(decode, case, SHARES[1])) < BOUND[torch.bfloat16]
+    for share in TWO:
+        assert relative_error(*_run(decode, case, share, **options)) < BOUND[torch.bfloat16]
+        assert relative_error(*_run(decode, case, share)) < BOUND[torch.bfloat16]
 
 
-@pytest.mark.parametrize("share", SHARES[:2], ids=str)
+@pytest.mark.parametrize("share", TWO, ids=str)
 @pytest.mark.parametrize("name", ["window", "narrow window", "chunk", "sinks", "cap", "window and sinks"])
 def test_options(decode, make_attention_case, relative_error, share, name):
     sinks = torch.linspace(-2.0, 6.0, 32, device="cuda")
@@ -109,15 +121,17 @@ def test_options(decode, make_attention_case, relative_error, share, name):
     assert relative_error(*_run(decode, case, share, **options)) < BOUND[torch.bfloat16]
 
 
+@pytest.mark.parametrize("share", TWO, ids=str)
 @pytest.mark.parametrize("block_size", [32, 64])
-def test_larger_blocks(decode, make_attention_case, relative_error, block_size):
+def test_larger_blocks(decode, make_attention_case, relative_error, block_size, share):
     case = _case(make_attention_case, 2, ROWS["long and short"], block_size=block_size)
-    assert relative_error(*_run(decode, case, SHARES[1])) < BOUND[torch.bfloat16]
+    assert relative_error(*_run(decode, case, share)) < BOUND[torch.bfloat16]
 
 
-def test_a_captured_call_follows_the_lengths(decode, make_attention_case, relative_error):
+@pytest.mark.parametrize("share", TWO, ids=str)
+def test_a_captured_call_follows_the_lengths(decode, make_attention_case, relative_error, share):
     case = _case(make_attention_case, 4, [(1, 3000), (1, 2000), (1, 100)])
-    arguments, share = _arguments(case), decode.EvenShare(*SHARES[0])
+    arguments, share = _arguments(case), _share(decode, share)
     decode.decode_evenly(arguments, case.metadata, share)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -133,11 +147,12 @@ def test_a_captured_call_follows_the_lengths(decode, make_attention_case, relati
         assert relative_error(arguments.out, case.expected()) < BOUND[torch.bfloat16]
 
 
-def test_equal_calls_are_equal_to_the_bit(decode, make_attention_case):
+@pytest.mark.parametrize("share", TWO, ids=str)
+def test_equal_calls_are_equal_to_the_bit(decode, make_attention_case, share):
     case = _case(make_attention_case, 4, ROWS["many"])
     results = []
     for _ in range(2):
         arguments = _arguments(case)
-        decode.decode_evenly(arguments, case.metadata, decode.EvenShare(*SHARES[1]))
+        decode.decode_evenly(arguments, case.metadata, _share(decode, share))
         results.append(arguments.out)
     assert torch.equal(*results)

@@ -65,6 +65,8 @@ struct EvenDecodeArgs {
   std::int32_t num_blocks;   // at least as many as run at once
   std::int32_t stages;       // tiles of a warp's ring
   std::int32_t least_tiles;  // of a share, from 1
+  std::int64_t num_cache_blocks;
+  bool boxes;  // tiles come through the copy engine
 };
 
 // Floats of a part: its sums, then maxima and weights; in octets of query heads.

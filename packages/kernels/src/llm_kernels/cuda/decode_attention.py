@@ -45,12 +45,14 @@ class EvenShare:
         warps: Of a block.
         stages: Tiles of 16 keys in a warp's ring.
         least_keys: Of a warp's share, a multiple of 16.
+        boxes: Whether the copy engine fetches the tiles.
     """
 
     blocks: int
     warps: int
     stages: int
     least_keys: int
+    boxes: bool = False
 
 
 # For up to so many programs.
@@ -203,6 +205,7 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             share.warps,
             share.stages,
             share.least_keys // _KEYS_OF_A_WARP,
+            share.boxes,
         )
     except ValueError as error:
         raise invalid(error) from None
