@@ -1,7 +1,8 @@
-"""Times products of few tokens, ours against torch's (cuBLAS), as shares of the read bandwidth.
+"""Times matrix products, ours against torch's (cuBLAS): microseconds, share of the read bandwidth, TFLOP/s.
 
 Each product is one of a chain of calls in a CUDA graph, over enough copies of the weights that none is in
-the L2 cache. `--sweep` tries every plan and names the best.
+the L2 cache. `--sweep` tries the plans of the streaming kernels and, in bf16, the tiles of the others that a
+rough model of the GPU puts first, and names the best.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from llm_kernels import ops
+from llm_kernels.cuda.gemm import tiled
+from llm_kernels.cuda.gemm_tiles import candidates, estimate_us
 from llm_kernels.cuda.linear import BY_SHAPE, Plan, streamed
 
 READ_BYTES_PER_S = 4.27e12
 L2_BYTES = 60e6
+SWEPT_TILES = 24
 SHAPES = {
     "0.6b qkv": (4096, 1024),
     "0.6b o": (1024, 2048),
@@ -30,18 +35,22 @@ SHAPES = {
     "8b gate_up": (24576, 4096),
     "8b down": (4096, 12288),
     "8b head": (151936, 4096),
+    "30b qkv": (5120, 2048),
+    "30b o": (2048, 4096),
+    "30b head": (151936, 2048),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One product: what, how, microseconds, and the share of the read bandwidth its weights alone make up."""
+    """One product: what, how, microseconds, its share of the read bandwidth by its weights alone, rate."""
 
     shape: str
     tokens: int
     how: str
     us: float
     share: float
+    tflops: float
 
 
 def time_us(call: Callable[[int], object], calls: int, rounds: int = 5) -> float:
@@ -107,23 +116,29 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
     out_size, in_size = weights[0].shape
     weight_bytes = out_size * in_size * weights[0].dtype.itemsize
     x = torch.randn(tokens, in_size, device="cuda", dtype=torch.bfloat16)
-    calls = max(len(weights), min(48, int(4e9 / weight_bytes)))
+    calls = max(len(weights), min(48, int(4e9 / weight_bytes), int(3e12 / (tokens * out_size * in_size))))
     calls -= calls % len(weights)
 
     def timing(how: str, call: Callable[[int], object]) -> Timing:
         us = time_us(call, calls)
         share = weight_bytes / (us * 1e-6) / READ_BYTES_PER_S
-        return Timing(shape=name, tokens=tokens, how=how, us=us, share=share)
+        tflops = 2 * tokens * out_size * in_size / us / 1e6
+        return Timing(shape=name, tokens=tokens, how=how, us=us, share=share, tflops=tflops)
 
-    found = []
+    found: list[Timing] = []
     is_float8 = weights[0].dtype != torch.bfloat16
     if not is_float8:
         found.append(timing("torch", lambda i: F.linear(x, weights[i % len(weights)])))
         if options.gated and "gate_up" in name:
             found.append(timing("torch", lambda i: _torch_gated(x, weights[i % len(weights)])))
+    gate = 1 if options.gated and "gate_up" in name else 0
+    if not is_float8:
+        product = ops.gated_linear if gate else ops.linear
+        found.append(timing("ours", lambda i: product(x, weights[i % len(weights)])))
+        if options.sweep:
+            found += _sweep_tiles(timing, x, weights, gate, options.best)
     if tokens > 128:
         return found
-    gate = 1 if options.gated and "gate_up" in name else 0
     scale = torch.rand(out_size, device="cuda") if is_float8 else None
     if options.block_scale and is_float8:
         scale = torch.rand(-(-out_size // 128), -(-in_size // 128), device="cuda")
@@ -136,7 +151,7 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
         def call(i: int) -> None:
             streamed(out, x, weights[i % len(weights)], None, scale, gate, plan, token_scale)
 
-        return timing("ours" if plan == BY_SHAPE else "ours {}/{}/{} {}x{}".format(*plan), call)
+        return timing("streamed" if plan == BY_SHAPE else "streamed {}/{}/{} {}x{}".format(*plan), call)
 
     found.append(ours(BY_SHAPE))
     if options.sweep:
@@ -148,6 +163,28 @@ def measure(name: str, tokens: int, weights: list[torch.Tensor], options: argpar
         ]
         found += sorted(swept, key=lambda t: t.us)[: options.best]
     return found
+
+
+def _sweep_tiles(
+    timing: Callable[[str, Callable[[int], object]], Timing],
+    x: torch.Tensor,
+    weights: list[torch.Tensor],
+    gate: int,
+    best: int,
+) -> list[Timing]:
+    """The best of the tiles that the model puts first."""
+    out_size, in_size = weights[0].shape
+    out = torch.empty(x.shape[0], out_size // (2 if gate else 1), dtype=x.dtype, device="cuda")
+    shape = (x.shape[0], out_size, in_size)
+    likely = sorted(candidates(x.shape[0], in_size, bool(gate)), key=lambda t: estimate_us(t, *shape))
+    swept = [
+        timing(
+            f"tiles {t.groups}x{t.blocks} {t.tokens} {t.split}/{t.pair}",
+            lambda i, t=t: tiled(out, x, weights[i % len(weights)], None, gate, t),  # type: ignore[misc]
+        )
+        for t in likely[:SWEPT_TILES]
+    ]
+    return sorted(swept, key=lambda t: t.us)[:best]
 
 
 def _torch_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -186,7 +223,8 @@ def main(arguments: list[str] | None = None) -> None:
             row = measure(name, tokens, weights, options)
             found += row
             print(
-                f"{name:13} T={tokens:<4}" + "  ".join(f"{t.how} {t.us:.1f} us {t.share:.0%}" for t in row),
+                f"{name:13} T={tokens:<4}"
+                + "  ".join(f"{t.how} {t.us:.1f} us {t.share:.0%} {t.tflops:.0f} TFLOP/s" for t in row),
                 flush=True,
             )
         del weights
