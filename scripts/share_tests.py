@@ -153,6 +153,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="a folder that keeps the outputs and outcomes")
     parser.add_argument("--slowest", type=int, default=5, help="how many tests to name with their seconds")
     arguments, rest = parser.parse_known_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it behind "&"
     folder = arguments.logs or Path(tempfile.mkdtemp(prefix="share-tests-"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "taken").mkdir()

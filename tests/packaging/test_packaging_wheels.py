@@ -35,9 +35,12 @@ def run(*command, **kwargs):
 def wheels(tmp_path_factory):
     """Builds each sdist and each wheel from it; returns role -> wheel."""
     out = tmp_path_factory.mktemp("dist")
-    # The dependencies that the workspace's own build has compiled serve here too; our crates are built anew.
-    cargo = {"CARGO_TARGET_DIR": str(ROOT / "rust/target"), "PYO3_PYTHON": sys.executable}
-    run("uv", "build", "--all-packages", "--out-dir", out, cwd=ROOT, env={**os.environ, **cargo})
+    # What the workspace's own build has compiled serves here too: the dependencies of our crates, which are
+    # built anew, and the objects of the CUDA kernels, where their sources in the sdist are the same.
+    lent = {"CARGO_TARGET_DIR": str(ROOT / "rust/target"), "PYO3_PYTHON": sys.executable}
+    for folder in ROOT.glob("packages/kernels/build/*/cuda"):
+        lent["LLM_KERNELS_CUDA_OBJECTS"] = str(folder)
+    run("uv", "build", "--all-packages", "--out-dir", out, cwd=ROOT, env={**os.environ, **lent})
     found = {}
     for role, project in PROJECTS.items():
         stem = project["name"].replace("-", "_")
