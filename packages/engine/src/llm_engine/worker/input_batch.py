@@ -71,8 +71,9 @@ def measure(plan: StepPlan, tables: SlotTables, shared: SharedPrefixes) -> HostB
     """
     if plan.num_rows == 0:
         raise PlanError("a plan needs at least one row")
-    if not tables.in_use[plan.slots].all():
-        raise PlanError(f"slots without a request: {plan.slots[~tables.in_use[plan.slots]].tolist()}")
+    in_use = tables.in_use[plan.slots]
+    if np.count_nonzero(in_use) != plan.num_rows:
+        raise PlanError(f"slots without a request: {plan.slots[~in_use].tolist()}")
     context_lens = (plan.num_computed + plan.num_tokens).astype(np.int32, copy=False)
     if plan.num_tokens.min() < 1 or not tables.holds(plan.slots, context_lens):
         raise PlanError("a row has no tokens, or more than its blocks hold")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -26,27 +27,39 @@ from llm_engine.worker.kv_groups import KVGroup
 _WIDTH_UNIT = 4
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The tables of one KV group that grow in a step, N of them.
+
+    Attributes:
+        rows: int64[N], ascending, the rows of the step.
+        starts: int32[N], the length of each row's table before.
+        counts: int32[N], how many entries each gets.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class TableUpdate:
-    """New entries of the block tables, to be written before a step. R rows, G KV groups, M entries.
+    """New entries of the block tables, to be written before a step. M entries.
 
     Attributes:
         positions: int64[M], flat indices into the tables.
-        values: int32[M].
-        starts: int32[G, R], the length of each row's table before; None where nothing is new.
-        counts: int32[G, R], how many entries each gets, in `values` group by group and row by row; None
-            where nothing is new.
+        values: int32[M], group by group and row by row.
+        growths: The tables that grow, for each KV group; empty where none does.
     """
 
     positions: NDArray[np.int64]
     values: NDArray[np.int32]
-    starts: NDArray[np.int32] | None = None
-    counts: NDArray[np.int32] | None = None
+    growths: tuple[Growth, ...] = ()
 
     @property
     def most_per_row(self) -> int:
         """Most new entries of one table."""
-        return 0 if self.counts is None else int(self.counts.max(initial=0))
+        return max((int(growth.counts.max(initial=0)) for growth in self.growths), default=0)
 
     def spread(
         self, table_order: Sequence[int], columns: NDArray[np.int32], blocks: NDArray[np.int32]
@@ -58,13 +71,13 @@ class TableUpdate:
             columns: int32[G, B], gets where a table grows; left alone elsewhere.
             blocks: int32[G, B], gets by which block.
         """
-        if self.starts is None or self.counts is None:
+        if not self.growths:
             return
-        ends = np.cumsum(self.counts.sum(axis=1))
+        ends = list(accumulate(len(growth.rows) for growth in self.growths))
         for table, group in enumerate(table_order):
-            rows = np.flatnonzero(self.counts[group])
-            columns[table, rows] = self.starts[group, rows]
-            blocks[table, rows] = self.values[ends[group] - len(rows) : ends[group]]
+            growth = self.growths[group]
+            columns[table, growth.rows] = growth.starts
+            blocks[table, growth.rows] = self.values[ends[group] - len(growth.rows) : ends[group]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +125,12 @@ class SlotTables:
         # One column more than the longest sequence: a row that ended unseen by the scheduler may run one step
         # further.
         self.max_tokens = max_model_len + 1
-        self.block_sizes = np.array([group.block_size for group in groups], np.int32)
+        self._block_sizes = [group.block_size for group in groups]
         self.token_ids = torch.zeros((num_slots, self.max_tokens), dtype=torch.int32, device=device)
         self.num_blocks = np.zeros((len(groups), num_slots), np.int32)
         self.in_use = np.zeros(num_slots, np.bool_)
-        self._max_blocks = -(-self.max_tokens // self.block_sizes)
-        self._widths = [round_up(int(most), _WIDTH_UNIT) for most in self._max_blocks]
+        self._max_blocks = [-(-self.max_tokens // size) for size in self._block_sizes]
+        self._widths = [round_up(most, _WIDTH_UNIT) for most in self._max_blocks]
         self._starts = [0] * len(groups)
         self.flat_tables = torch.zeros(num_slots * sum(self._widths), dtype=torch.int32, device=device)
         self.families = self._make_families(groups)
@@ -183,28 +196,44 @@ class SlotTables:
             raise PlanError(f"blocks of {len(new_blocks)} groups, not of {len(self.num_blocks)}")
         if not any(len(blocks.values) for blocks in new_blocks):
             return TableUpdate(np.empty(0, np.int64), np.empty(0, np.int32))
-        counts = np.array([np.diff(blocks.offsets) for blocks in new_blocks])
-        starts = self.num_blocks[:, slots]
-        if (starts + counts > self._max_blocks[:, None]).any():
-            raise PlanError(f"a block table would be longer than {self._max_blocks.tolist()} blocks")
-        self.num_blocks[:, slots] += counts
+        growths = tuple(self._growth(group, slots, blocks) for group, blocks in enumerate(new_blocks))
+        positions = []
+        for group, (growth, blocks) in enumerate(zip(growths, new_blocks, strict=True)):
+            grown = slots[growth.rows]
+            self.num_blocks[group, grown] = growth.starts + growth.counts
+            positions.append(self._places(group, grown, growth, blocks))
         values = [np.asarray(blocks.values, np.int32) for blocks in new_blocks]
-        positions = [
-            np.repeat(
-                self._starts[group]
-                + slots.astype(np.int64) * self._widths[group]
-                + starts[group]
-                - blocks.offsets[:-1],
-                counts[group],
-            )
-            + np.arange(len(blocks.values), dtype=np.int64)
-            for group, blocks in enumerate(new_blocks)
-        ]
-        return TableUpdate(np.concatenate(positions), np.maximum(np.concatenate(values), 0), starts, counts)
+        return TableUpdate(np.concatenate(positions), np.maximum(np.concatenate(values), 0), growths)
+
+    def _growth(self, group: int, slots: NDArray[np.int32], blocks: Ragged) -> Growth:
+        """The tables of a group that get blocks.
+
+        Raises:
+            PlanError: One would be longer than the longest sequence.
+        """
+        counts = blocks.offsets[1:] - blocks.offsets[:-1]
+        rows = counts.nonzero()[0]
+        growth = Growth(rows, self.num_blocks[group][slots[rows]], counts[rows])
+        if np.count_nonzero(growth.starts + growth.counts > self._max_blocks[group]):
+            raise PlanError(f"a block table would be longer than {self._max_blocks} blocks")
+        return growth
+
+    def _places(
+        self, group: int, grown: NDArray[np.int32], growth: Growth, blocks: Ragged
+    ) -> NDArray[np.int64]:
+        """Flat indices of a group's new entries, for the slots of the rows that grow."""
+        firsts = self._starts[group] + grown.astype(np.int64) * self._widths[group] + growth.starts
+        if len(blocks.values) == len(grown):
+            return firsts
+        steps = np.arange(len(blocks.values), dtype=np.int64)
+        return np.repeat(firsts - blocks.offsets[growth.rows], growth.counts) + steps
 
     def holds(self, slots: NDArray[np.int32], num_tokens: NDArray[np.int32]) -> bool:
         """Whether the block tables of slots reach so many tokens, in every group."""
-        return not (num_tokens > self.num_blocks[:, slots] * self.block_sizes[:, None]).any()
+        return not any(
+            np.count_nonzero(num_tokens > num_blocks[slots] * block_size)
+            for num_blocks, block_size in zip(self.num_blocks, self._block_sizes, strict=True)
+        )
 
 
 def round_up(number: int, unit: int) -> int:
