@@ -84,16 +84,35 @@ _SAVED = {
     "eos_token_id": 2,
 }
 _MOE = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "norm_topk_prob": True}
-SAVED_KINDS = {"dense": ("Qwen3", {}), "moe": ("Qwen3Moe", _MOE)}
+_WINDOWS = {
+    "sliding_window": 48,
+    "query_pre_attn_scalar": 64,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+_LATENTS = {
+    **{name: value for name, value in KINDS["latents"].items() if name not in {*_SAVED, "architectures"}},
+    "num_key_value_heads": 8,
+    "head_dim": 16,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "moe_intermediate_size": 256,
+}
+SAVED_KINDS = {
+    "dense": ("Qwen3Config", "Qwen3ForCausalLM", {}),
+    "moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _MOE),
+    "windows": ("Gemma3TextConfig", "Gemma3ForCausalLM", _WINDOWS),
+    "latents": ("DeepseekV2Config", "DeepseekV2ForCausalLM", _LATENTS),
+}
 """Models of `save_model`, whose logits lie apart in half precision too."""
 
 
-def save_model(folder, kind, **differs):
+def save_model(folder, kind):
     """Writes a bfloat16 checkpoint of a kind of `SAVED_KINDS`, with a tokenizer."""
-    family, sizes = SAVED_KINDS[kind]
+    config, model, differs = SAVED_KINDS[kind]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**{**_SAVED, **sizes, **differs})
-    getattr(transformers, f"{family}ForCausalLM")(config).to(torch.bfloat16).save_pretrained(folder)
+    settings = getattr(transformers, config)(**{**_SAVED, **differs})
+    getattr(transformers, model)(settings).to(torch.bfloat16).save_pretrained(folder)
     words = tokenizers.models.WordLevel({f"w{index}": index for index in range(1024)}, unk_token="w0")
     tokenizers.Tokenizer(words).save(str(folder / "tokenizer.json"))
     return str(folder)
