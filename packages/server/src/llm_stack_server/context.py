@@ -9,9 +9,12 @@ from importlib.metadata import version
 
 from fastapi import Request
 
+from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError
 from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.metrics import Metrics
+from llm_stack_server.output_formats.format import Format
+from llm_stack_server.output_formats.formats import format_named, format_of_template
 from llm_stack_server.settings import ServerSettings
 
 
@@ -49,6 +52,15 @@ class Context:
                 code="model_not_found",
             )
         return model
+
+    def output_format(self, engine: Engine) -> Format | None:
+        """How the model writes reasoning and calls; None where all of it is text."""
+        name = self.settings.output_format
+        if name == "none":
+            return None
+        if name != "auto":
+            return format_named(name)
+        return format_of_template(engine.tokenizer.chat_template or "")
 
     def fingerprint(self) -> str:
         """Changes whenever model or version do."""

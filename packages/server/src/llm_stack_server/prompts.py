@@ -52,6 +52,7 @@ class ChatOptions:
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     variables: dict[str, Any] | None = None
+    tools: Sequence[dict[str, Any]] = ()
 
 
 async def chat_prompt(engine: Engine, messages: Sequence[ChatMessage], options: ChatOptions) -> Prompt:
@@ -74,8 +75,11 @@ async def chat_prompt(engine: Engine, messages: Sequence[ChatMessage], options: 
     rendered = [message.for_template() for message in messages]
     if "developer" not in template:  # older templates know only 'system'
         rendered = [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in rendered]
+    variables = dict(options.variables or {})
+    if options.tools:
+        variables["tools"] = list(options.tools)
     return await asyncio.to_thread(
-        _render, engine.tokenizer, rendered, add_generation, continue_final, options.variables or {}
+        _render, engine.tokenizer, rendered, add_generation, continue_final, variables
     )
 
 

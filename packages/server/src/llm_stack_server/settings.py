@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES
 from llm_stack_server.errors import StartupError
+from llm_stack_server.output_formats.formats import FORMAT_NAMES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -30,6 +31,11 @@ class ServerSettings:
     served_model_name: tuple[str, ...] = _option(
         (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
     )
+    output_format: str = _option(
+        "auto",
+        "How the model writes reasoning and calls: a format, none, or auto to tell by its chat template.",
+        choices=("auto", "none", *FORMAT_NAMES),
+    )
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
@@ -40,6 +46,11 @@ class ServerSettings:
             raise StartupError("host: must not be empty")
         if not 0 <= self.port <= 65535:
             raise StartupError(f"port: must be between 0 and 65535, got {self.port}")
+        if self.output_format not in ("auto", "none", *FORMAT_NAMES):
+            raise StartupError(
+                f"output_format: must be auto, none or one of {', '.join(FORMAT_NAMES)}, "
+                f"got {self.output_format!r}"
+            )
         if self.max_body_bytes < 1024:
             raise StartupError(f"max_body_bytes: must be at least 1024, got {self.max_body_bytes}")
         if not (math.isfinite(self.drain_timeout_s) and self.drain_timeout_s >= 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -12,11 +13,16 @@ from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Generation
 from llm_stack_server.jobs import checked_job
+from llm_stack_server.output_formats.format import Format
+from llm_stack_server.output_formats.parser import OutputParser, thinking_after
+from llm_stack_server.output_formats.plain import PlainText
 from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
-from llm_stack_server.prompts import ChatOptions, chat_prompt
+from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.chat import ChatRequest
+from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.views.chat import ChatView
+from llm_stack_server.views.choice_reader import ChoiceReader
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Envelope
 
@@ -36,14 +42,18 @@ async def chat_completions(request: Request) -> Response:
         raise InvalidField("top_logprobs", "top_logprobs needs logprobs to be true")
     ignored = ignored_fields(body, n=body.n or 1)
     context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    output_format = context.output_format(engine)
+    use = tool_use(body, output_format)
     params = chat_params(body, engine.default_sampling_params)
-    prompt = await chat_prompt(engine, body.messages, _options(body))
+    if output_format is not None:  # its marks may be special tokens
+        params = replace(params, skip_special_tokens=body.skip_special_tokens or False)
+    prompt = await chat_prompt(engine, body.messages, _options(body, use))
     job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"
     view = ChatView(
         Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint()),
         TokenTexts(engine),
-        num_choices=params.n,
+        [_reader(output_format, use, prompt) for _ in range(params.n)],
         logprobs=bool(body.logprobs),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
@@ -51,8 +61,17 @@ async def chat_completions(request: Request) -> Response:
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
 
 
-def _options(body: ChatRequest) -> ChatOptions:
+def _reader(output_format: Format | None, use: ToolUse, prompt: Prompt) -> ChoiceReader:
+    if output_format is None:
+        return ChoiceReader(PlainText(), single_call=False, short_call_ids=False)
+    thinking = thinking_after(output_format, prompt.text or "")
+    parser = OutputParser(output_format, use.for_parser, thinking)
+    return ChoiceReader(parser, single_call=use.single, short_call_ids=output_format.short_call_ids)
+
+
+def _options(body: ChatRequest, use: ToolUse) -> ChatOptions:
     return ChatOptions(
+        tools=use.for_template,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,

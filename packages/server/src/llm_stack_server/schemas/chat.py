@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from llm_stack_server.errors import UnsupportedField
 from llm_stack_server.schemas.fields import Int64, RequestBody
 from llm_stack_server.schemas.sampling import SamplingFields
+from llm_stack_server.schemas.tools import ToolChoice, ToolList, check_names
 
 MAX_TOP_LOGPROBS = 20
 
@@ -36,11 +37,15 @@ def _part_text(part: object, index: int) -> str:
     return text
 
 
+def _arguments_text(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+
 class ToolFunction(RequestBody):
-    """The function of a past tool call; ``arguments`` is JSON text, as OpenAI has it."""
+    """The function of a past tool call; ``arguments`` is JSON text, as OpenAI has it, or an object."""
 
     name: str
-    arguments: str = "{}"
+    arguments: Annotated[str, BeforeValidator(_arguments_text)] = "{}"
 
 
 class ToolCall(RequestBody):
@@ -60,6 +65,7 @@ class ChatMessage(RequestBody):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same under another name
 
     @model_validator(mode="after")
     def _has_content(self) -> ChatMessage:
@@ -70,9 +76,12 @@ class ChatMessage(RequestBody):
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it: tool arguments as objects, absent fields left out."""
         message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
-        for key in ("name", "tool_call_id", "reasoning_content"):
+        for key in ("name", "tool_call_id"):
             if (value := getattr(self, key)) is not None:
                 message[key] = value
+        thought = self.reasoning_content if self.reasoning_content is not None else self.reasoning
+        if thought is not None:
+            message["reasoning_content"] = thought
         if self.tool_calls:
             message["tool_calls"] = [_template_call(call) for call in self.tool_calls]
         return message
@@ -104,6 +113,14 @@ class ChatRequest(SamplingFields, TemplateFields):
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: ToolList | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @model_validator(mode="after")
+    def _tools_fit(self) -> ChatRequest:
+        check_names(self.tools or [])
+        return self
 
 
 # Clients replay what they were answered; these keys carry nothing that a template shows.

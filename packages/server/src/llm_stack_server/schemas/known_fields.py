@@ -16,7 +16,6 @@ NEUTRAL_FIELDS = frozenset(
     {
         "user",
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -32,7 +31,9 @@ REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "verbosity": ("medium",),
     "reasoning_effort": ("none",),
+    "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
     "functions": ([],),
     "function_call": ("none",),
     "audio": (),
@@ -85,9 +86,7 @@ def unknown_fields(extra: Mapping[str, Any], *, n: int = 1) -> list[str]:
     for name, value in extra.items():
         if value is None or name in NEUTRAL_FIELDS:
             continue
-        if name == "tools":
-            _check_tools(value, extra.get("tool_choice"))
-        elif name == "best_of":
+        if name == "best_of":
             if isinstance(value, bool) or value != n:
                 raise UnsupportedField("best_of", "best_of is supported only where it equals n")
         elif name in REFUSED_UNLESS:
@@ -95,11 +94,6 @@ def unknown_fields(extra: Mapping[str, Any], *, n: int = 1) -> list[str]:
         else:
             unknown.append(name)
     return unknown
-
-
-def _check_tools(value: object, tool_choice: object) -> None:
-    if value != [] and tool_choice != "none":
-        raise UnsupportedField("tools", "tools are not supported by this server; set tool_choice to 'none'")
 
 
 def _check_harmless(name: str, value: object) -> None:

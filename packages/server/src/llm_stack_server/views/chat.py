@@ -9,6 +9,8 @@ from typing import Any
 from llm_engine.outputs import TokenLogprobs
 
 from llm_stack_server.generation import ChoiceDelta, Usage
+from llm_stack_server.output_formats.events import Arguments, CallStart, OutputEvent, Reasoning, Text
+from llm_stack_server.views.choice_reader import ChoiceReader
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Envelope, Event
 
@@ -19,6 +21,8 @@ _WHOLE = "chat.completion"
 @dataclass(slots=True)
 class _Choice:
     text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Event] = field(default_factory=list)
     logprobs: list[Event] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
@@ -28,11 +32,19 @@ class ChatView:
     """Shows a generation as chat. One object serves one request."""
 
     def __init__(
-        self, envelope: Envelope, texts: TokenTexts, *, num_choices: int, logprobs: bool, include_usage: bool
+        self,
+        envelope: Envelope,
+        texts: TokenTexts,
+        readers: Sequence[ChoiceReader],
+        *,
+        logprobs: bool,
+        include_usage: bool,
     ) -> None:
+        """Show as many choices as there are ``readers``."""
         self._envelope = envelope
         self._texts = texts
-        self._choices = [_Choice() for _ in range(num_choices)]
+        self._readers = readers
+        self._choices = [_Choice() for _ in readers]
         self._want_logprobs = logprobs
         self._include_usage = include_usage
 
@@ -42,14 +54,20 @@ class ChatView:
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
     def chunks(self, event: ChoiceDelta) -> Iterable[Event]:
-        """Text and logprobs, then the end of the choice in a chunk of its own."""
-        delta = event.delta
+        """A chunk a piece, the logprobs with the first, then the end of the choice in a chunk of its own."""
+        delta, reader = event.delta, self._readers[event.choice]
         entries = self._entries(delta.logprobs)
-        if delta.text or entries:
-            yield self._chunk(event.choice, {"content": delta.text}, logprobs=entries)
+        for shown in filter(None, (self._shown(reader, piece) for piece in reader.read(delta))):
+            yield self._chunk(event.choice, shown, logprobs=entries)
+            entries = []
+        if entries:
+            yield self._chunk(event.choice, {"content": ""}, logprobs=entries)
         if delta.finish_reason is not None:
             yield self._chunk(
-                event.choice, {}, finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
+                event.choice,
+                {},
+                finish_reason=reader.finish_reason(delta),
+                stop_reason=delta.stop_reason,
             )
 
     def closing(self, usage: Usage) -> Iterable[Event]:
@@ -59,11 +77,20 @@ class ChatView:
 
     def add(self, event: ChoiceDelta) -> None:
         """Join the delta to its choice."""
-        choice, delta = self._choices[event.choice], event.delta
-        choice.text.append(delta.text)
+        choice, delta, reader = self._choices[event.choice], event.delta, self._readers[event.choice]
+        for piece in reader.read(delta):
+            match piece:
+                case Text(text):
+                    choice.text.append(text)
+                case Reasoning(text):
+                    choice.reasoning.append(text)
+                case CallStart(call, name):
+                    choice.calls.append(_call(reader, call, name))
+                case Arguments(call, text):
+                    choice.calls[call]["function"]["arguments"] += text
         choice.logprobs.extend(self._entries(delta.logprobs))
         if delta.finish_reason is not None:
-            choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+            choice.finish_reason, choice.stop_reason = reader.finish_reason(delta), delta.stop_reason
 
     def whole(self, usage: Usage) -> Event:
         """A chat.completion."""
@@ -71,13 +98,36 @@ class ChatView:
         return self._envelope.wrap(_WHOLE, choices, usage=usage.as_json())
 
     def _whole_choice(self, index: int, choice: _Choice) -> Event:
+        text = "".join(choice.text)
+        message: Event = {
+            "role": "assistant",
+            "content": text or (None if choice.calls else ""),
+            "refusal": None,
+        }
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        if choice.calls:
+            message["tool_calls"] = choice.calls
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(choice.logprobs),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
+
+    def _shown(self, reader: ChoiceReader, piece: OutputEvent) -> Event | None:
+        """The ``delta`` of a piece; the end of a call shows nothing."""
+        match piece:
+            case Text(text):
+                return {"content": text}
+            case Reasoning(text):
+                return {"reasoning_content": text}
+            case CallStart(call, name):
+                return {"tool_calls": [{"index": call, **_call(reader, call, name)}]}
+            case Arguments(call, text):
+                return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
+        return None
 
     def _chunk(
         self,
@@ -114,3 +164,7 @@ class ChatView:
     def _entry(self, token_id: int, logprob: float) -> Event:
         text, raw = self._texts.show(token_id)
         return {"token": text, "logprob": logprob, "bytes": list(raw)}
+
+
+def _call(reader: ChoiceReader, call: int, name: str) -> Event:
+    return {"id": reader.call_id(call), "type": "function", "function": {"name": name, "arguments": ""}}

@@ -1,0 +1,76 @@
+"""What a format of answers is made of: data that the parser reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from llm_stack_server.output_formats.calls import Calls
+from llm_stack_server.output_formats.reader import Reader, Reading
+from llm_stack_server.output_formats.sinks import TextSink
+
+CallSyntax: TypeAlias = Callable[[Reader, Calls], Reading[None]]
+AnswerSyntax: TypeAlias = Callable[[Reader, Calls, TextSink, TextSink], Reading[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Tool calls between marks.
+
+    Attributes:
+        start: The mark before them.
+        read: Reads the calls behind it.
+        ends: Marks that may follow them, any of which is read too.
+    """
+
+    start: str
+    read: CallSyntax
+    ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Calls without a mark, which only the start of an answer can be.
+
+    Attributes:
+        first: The characters that they can begin with.
+        read: Reads them.
+    """
+
+    first: str
+    read: CallSyntax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How one family of models marks reasoning and tool calls.
+
+    Attributes:
+        name: What ``--output-format`` calls it.
+        families: The models that write it, for the documentation.
+        reasoning: The marks around thinking; None where the family does not think aloud.
+        sections: Tool calls with marks.
+        bare: Tool calls without, or None.
+        layout: Marks around sections or text that say nothing.
+        calls_end_reasoning: A tool call may follow thinking that was not closed.
+        answer: Reads whole answers, in place of all above; None for most.
+        short_call_ids: The template takes call ids of nine letters and digits only.
+        signs: Texts that a chat template of this format holds: all of one tuple.
+    """
+
+    name: str
+    families: str
+    reasoning: tuple[str, str] | None = None
+    sections: tuple[Section, ...] = ()
+    bare: Bare | None = None
+    layout: tuple[str, ...] = ()
+    calls_end_reasoning: bool = False
+    answer: AnswerSyntax | None = None
+    short_call_ids: bool = False
+    signs: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def writes_calls(self) -> bool:
+        """Whether the family writes tool calls."""
+        return bool(self.sections or self.bare or self.answer)

@@ -1,0 +1,69 @@
+"""What a chat request's tools mean: for the template, for the parser, and what cannot be honoured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_stack_server.errors import InvalidField, UnsupportedField
+from llm_stack_server.output_formats.calls import Tools
+from llm_stack_server.output_formats.format import Format
+from llm_stack_server.schemas.chat import ChatRequest
+from llm_stack_server.schemas.tools import NamedToolChoice
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that a request may use.
+
+    Attributes:
+        for_template: As the chat template takes them; empty where none may be called.
+        for_parser: As the parser takes them.
+        single: At most one call is answered.
+    """
+
+    for_template: list[dict[str, Any]] = field(default_factory=list)
+    for_parser: Tools = field(default_factory=Tools)
+    single: bool = False
+
+
+def tool_use(body: ChatRequest, output_format: Format | None) -> ToolUse:
+    """Check the tools of a request.
+
+    With ``tool_choice`` "none" the model does not see the tools, so that it cannot call one.
+
+    Raises:
+        InvalidField: a choice without tools, or of a tool that is not there.
+        UnsupportedField: the model writes no tool calls that are known, or a call is demanded.
+    """
+    choice = body.tool_choice
+    tools = body.tools or []
+    _check_choice(body)
+    if not tools or choice == "none":
+        return ToolUse()
+    if output_format is None or not output_format.writes_calls:
+        raise UnsupportedField(
+            "tools",
+            "the model's chat template shows no form of tool calls that is known; "
+            "start the server with --output-format, or set tool_choice to 'none'",
+        )
+    if choice not in (None, "auto"):
+        raise UnsupportedField(
+            "tool_choice", "tool_choice: a call cannot be enforced yet; use 'auto' or 'none'"
+        )
+    return ToolUse(
+        for_template=[tool.for_template() for tool in tools],
+        for_parser=Tools({tool.function.name: tool.function.parameters or {} for tool in tools}),
+        single=body.parallel_tool_calls is False,
+    )
+
+
+def _check_choice(body: ChatRequest) -> None:
+    choice = body.tool_choice
+    names = {tool.function.name for tool in body.tools or []}
+    if choice == "required" and not names:
+        raise InvalidField("tool_choice", "tool_choice: 'required' needs tools")
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        raise InvalidField(
+            "tool_choice", f"tool_choice: there is no tool named {choice.function.name[:100]!r}"
+        )
