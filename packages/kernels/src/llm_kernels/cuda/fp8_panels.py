@@ -1,33 +1,18 @@
 """Products of some ten to some hundred e4m3 tokens in CUDA C++ for Hopper: wrappers of fp8_panels in csrc.
 
-Which products, and how they are cut, is by measurement (docs/performance.md).
+Which products, and how they are cut: `fp8_plans`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
+from llm_kernels.cuda.fp8_plans import PanelPlan
 from llm_kernels.cuda.library import invalid, native
 
+__all__ = ["PanelPlan", "panels"]
+
 _fp8_panels = native("fp8_panels")
-
-
-class PanelPlan(NamedTuple):
-    """How a product is cut.
-
-    Attributes:
-        groups: Warpgroups, each of 64 rows of the weight: 2 or 3; of bfloat16 tokens 1 or 2.
-        split: Parts of the inputs, whose sums are added in their order: 1, 2, 4 or 8.
-        tile: Tokens of a block: 64 to 256 in steps of 32; of bfloat16 tokens 8.
-        resident: Blocks that a multiprocessor shall hold.
-    """
-
-    groups: int
-    split: int
-    tile: int
-    resident: int
 
 
 def panels(

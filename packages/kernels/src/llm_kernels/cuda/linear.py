@@ -10,6 +10,8 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
+from llm_kernels.cuda.fp8_panels import panels
+from llm_kernels.cuda.fp8_plans import MOST_FEW, few_plan
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.ops.gated_linear import composed
@@ -19,7 +21,8 @@ Plan: TypeAlias = tuple[int, int, int, int, int]
 BY_SHAPE: Plan = (0, 0, 0, 0, 0)
 
 MOST_TOKENS = 64
-_GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+GATES = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+"""Activations of the kernels' gates, as they number them."""
 
 _streamed_linear = native("streamed_linear")
 
@@ -47,11 +50,16 @@ def gated_linear(
     if inner % unit != 0 or not takes(x, weight, bias, weight_scale):
         return composed(x, weight, kind, bias, weight_scale)
     out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
-    streamed(out, x, weight, bias, weight_scale, _GATES[kind])
+    is_few = weight_scale is not None and weight_scale.ndim < 2 and x.shape[0] <= MOST_FEW
+    plan = few_plan(weight.shape[0], weight.shape[1], gated=True) if is_few else None
+    if plan is None or weight_scale is None:
+        streamed(out, x, weight, bias, weight_scale, GATES[kind])
+    else:
+        panels(out, x, None, weight, weight_scale, bias, GATES[kind], plan)
     return out
 
 
-def _has_aligned_rows(x: torch.Tensor) -> bool:
+def has_aligned_rows(x: torch.Tensor) -> bool:
     """Whether the rows of a matrix are contiguous and start at multiples of 16 bytes."""
     stride, inner = x.stride()
     return inner == 1 and (stride * x.element_size()) % 16 == 0 and x.data_ptr() % 16 == 0
@@ -81,7 +89,7 @@ def takes(
         return False
     if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
         return False
-    return _has_aligned_rows(x) and _has_aligned_rows(weight)
+    return has_aligned_rows(x) and has_aligned_rows(weight)
 
 
 def streamed(
