@@ -51,6 +51,7 @@ const float* per_head(const char* field, const tvm::ffi::Optional<TensorView>& x
   return data_as<const float>(x.value());
 }
 
+template <bool kBatchInvariant>
 void paged_attention_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
                          TensorView cu_query_lens, TensorView context_lens, TensorView block_tables, double scale,
                          std::int64_t sliding_window, double soft_cap, std::int64_t chunk,
@@ -97,12 +98,14 @@ void paged_attention_ffi(TensorView out, TensorView query, TensorView key_cache,
     args.alibi_slopes = per_head("alibi_slopes", alibi_slopes, args.num_heads);
     args.causal = causal;
     args.num_threads = num_threads;
+    args.batch_invariant = kBatchInvariant;
     paged_attention(args);
   });
 }
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(paged_attention, paged_attention_ffi);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(paged_attention, paged_attention_ffi<false>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(invariant_paged_attention, paged_attention_ffi<true>);
 
 }  // namespace llm_kernels::bindings

@@ -189,13 +189,21 @@ template <class T>
 void attend(const PagedAttentionArgs& args, const AttentionItem& item, const Scratch& s) {
   const std::int64_t d = args.head_size, v = args.value_size;
   const std::int64_t rows = item.num_tokens * (args.num_heads / args.num_kv_heads);
-  const bool direct = rows <= kDirectRows;
+  const bool direct = rows <= kDirectRows && !args.batch_invariant;
   const T* keys[kKeyTile];
   const T* values[kKeyTile];
-  for (std::int64_t begin = item.key_begin; begin < item.key_end; begin += kKeyTile) {
+  // Where tiles must lie alike for all queries, the first may begin before the keys that are this item's.
+  const std::int64_t first = args.batch_invariant ? item.key_begin / kKeyTile * kKeyTile : item.key_begin;
+  for (std::int64_t begin = first; begin < item.key_end; begin += kKeyTile) {
     const std::int64_t count = item.key_end - begin < kKeyTile ? item.key_end - begin : kKeyTile;
-    tile_rows(args, item, args.key, begin, count, keys);
-    tile_rows(args, item, args.value, begin, count, values);
+    const std::int64_t skipped = item.key_begin > begin ? item.key_begin - begin : 0;
+    tile_rows(args, item, args.key, begin + skipped, count - skipped, keys + skipped);
+    tile_rows(args, item, args.value, begin + skipped, count - skipped, values + skipped);
+    // Masked in any case; what lies there may be NaN, which a weight of 0 would not hide.
+    for (std::int64_t n = 0; n < skipped; ++n) {
+      keys[n] = keys[skipped];
+      values[n] = values[skipped];
+    }
     if (direct) {
       direct_scores(s, rows, keys, count, d);
     } else {

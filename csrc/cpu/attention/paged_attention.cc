@@ -84,7 +84,7 @@ void add_row(const PagedAttentionArgs& args, std::int64_t row, std::vector<Atten
 void split_keys(const PagedAttentionArgs& args, Plan& plan) {
   const std::int64_t wanted = 3 * static_cast<std::int64_t>(args.num_threads);
   const std::int64_t whole = static_cast<std::int64_t>(plan.items.size());
-  if (args.num_threads <= 1 || whole == 0 || whole >= wanted) return;
+  if (args.batch_invariant || args.num_threads <= 1 || whole == 0 || whole >= wanted) return;
   const std::int64_t pieces = (wanted + whole - 1) / whole;
   std::vector<AttentionItem> items;
   std::vector<std::int64_t> offsets;

@@ -33,6 +33,9 @@ struct PagedAttentionArgs {
   const float* sinks;           // [H]; null: none
   const float* alibi_slopes;    // [H]; null: none
   bool causal;                  // else every query sees the whole context; no window, chunk or slopes then
+  // Whether a query's sums must not depend on what else is computed: tiles of keys begin at multiples of their size,
+  // few rows are computed as many are, and no keys are split.
+  bool batch_invariant;
   int num_threads;
 };
 

@@ -20,9 +20,22 @@ _CPP_DTYPES = frozenset({torch.float32, torch.bfloat16})
 _CUDA_DTYPES = frozenset({torch.bfloat16})
 
 
-def torch_backend(function: F) -> Backend[F]:
+def torch_backend(function: F, *, is_batch_invariant: bool = False) -> Backend[F]:
     """The reference: takes everything, priority 0."""
-    return Backend(name="torch", load=lambda: function, features=None)
+    return Backend(name="torch", load=lambda: function, features=None, is_batch_invariant=is_batch_invariant)
+
+
+def by_row_backend(name: str) -> Backend[Callable[..., Any]]:
+    """A function in `llm_kernels.cpu.by_row`: the reference, row by row, on the CPU."""
+    return Backend(
+        name="by_row",
+        load=lambda: _load("llm_kernels.cpu.by_row", name),
+        devices=frozenset({"cpu"}),
+        priority=1,
+        features=None,
+        is_batch_invariant=True,
+        is_for_invariance=True,
+    )
 
 
 def sdpa_backend(module: str, name: str, features: frozenset[str] = PLAIN) -> Backend[Callable[..., Any]]:
@@ -41,16 +54,21 @@ def cpp_backend(
     name: str,
     accepts: Callable[[torch.dtype, int], bool] | None = None,
     features: frozenset[str] = PLAIN,
+    *,
+    is_batch_invariant: bool = False,
+    is_for_invariance: bool = False,
 ) -> Backend[Callable[..., Any]]:
     """A wrapper in `llm_kernels.cpu.<module>`: float32 and bfloat16 on the CPU."""
     return Backend(
-        name="cpp",
+        name="cpp_invariant" if is_for_invariance else "cpp",
         load=lambda: _load(f"llm_kernels.cpu.{module}", name),
         devices=frozenset({"cpu"}),
         dtypes=_CPP_DTYPES,
         priority=20,
         accepts=accepts,
         features=features,
+        is_batch_invariant=is_batch_invariant or is_for_invariance,
+        is_for_invariance=is_for_invariance,
     )
 
 
@@ -79,26 +97,35 @@ def triton_backends(
     name: str,
     accepts: Callable[[torch.dtype, int], bool] | None = None,
     features: frozenset[str] = PLAIN,
+    *,
+    is_batch_invariant: bool = False,
+    is_for_invariance: bool = False,
 ) -> list[Backend[Callable[..., Any]]]:
     """A launcher in `llm_kernels.triton.<module>`: compiled on a GPU; interpreted on a CPU, if named."""
     path = f"llm_kernels.triton.{module}"
+    suffix = "_invariant" if is_for_invariance else ""
+    is_batch_invariant |= is_for_invariance
     compiled: Backend[Callable[..., Any]] = Backend(
-        name="triton",
+        name="triton" + suffix,
         load=lambda: _load_triton(path, name),
         devices=frozenset({"cuda"}),
         dtypes=FLOATS,
         priority=10,
         accepts=accepts,
         features=features,
+        is_batch_invariant=is_batch_invariant,
+        is_for_invariance=is_for_invariance,
     )
     interpreted: Backend[Callable[..., Any]] = Backend(
-        name="triton_interpreter",
+        name=f"triton{suffix}_interpreter",
         load=lambda: _load_interpreted(path, name),
         devices=frozenset({"cpu"}),
         dtypes=_INTERPRETED_DTYPES,
         priority=-1,
         accepts=accepts,
         features=features,
+        is_batch_invariant=is_batch_invariant,
+        is_for_invariance=is_for_invariance,
     )
     return [compiled, interpreted]
 

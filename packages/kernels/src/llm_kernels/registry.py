@@ -4,7 +4,8 @@ A back end states the devices and dtypes it takes, an optional predicate over (d
 has beyond the plain op, and a priority. The highest priority that applies and loads wins. The choice is made
 once per (device, dtype, size, features) and kept in a dict, so that a call costs one lookup. `size` is the
 one extent kernels are specialised on: the head size for attention, KV write and rope, the last dimension
-elsewhere. A feature is a word for an optional argument of the op that not every back end takes, as "sinks".
+elsewhere. A feature is a word for an optional argument of the op that not every back end takes, as "sinks";
+inside a `batch_invariant` block, "batch_invariant" is one of every call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Generic, TypeVar
 import torch
 
 from llm_kernels.errors import BackendUnavailable
+from llm_kernels.invariance import BATCH_INVARIANT, is_batch_invariance_wanted
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -41,6 +43,8 @@ class Backend(Generic[F]):
         accepts: Further predicate over (dtype, size).
         features: What it does beyond the plain op; None takes all.
         is_optional: Whether most machines are expected to do without it: no warning then.
+        is_batch_invariant: Whether a row's result does not depend on the other rows of a call.
+        is_for_invariance: Whether it is used for nothing else, being slower than others.
     """
 
     name: str
@@ -51,11 +55,19 @@ class Backend(Generic[F]):
     accepts: Callable[[torch.dtype, int], bool] | None = None
     features: frozenset[str] | None = PLAIN
     is_optional: bool = False
+    is_batch_invariant: bool = False
+    is_for_invariance: bool = False
 
     def takes(
         self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
     ) -> bool:
         """Whether the stated devices, dtypes, predicate and features cover the problem."""
+        if BATCH_INVARIANT in features:
+            if not self.is_batch_invariant:
+                return False
+            features = features - {BATCH_INVARIANT}
+        elif self.is_for_invariance:
+            return False
         return (
             (self.devices is None or device.type in self.devices)
             and (self.dtypes is None or dtype in self.dtypes)
@@ -101,6 +113,8 @@ class Op(Generic[F]):
         Raises:
             BackendUnavailable: The back end named through `use_backend` does not apply, or none does.
         """
+        if is_batch_invariance_wanted():
+            features = features | {BATCH_INVARIANT}
         try:
             return self._choice[device, dtype, size, features]
         except KeyError:
@@ -114,6 +128,8 @@ class Op(Generic[F]):
         self, device: torch.device, dtype: torch.dtype, size: int, features: frozenset[str] = PLAIN
     ) -> Backend[F]:
         """The back end `pick` would use. Logs one line for each better one that cannot load."""
+        if is_batch_invariance_wanted():
+            features = features | {BATCH_INVARIANT}
         problem = ", ".join([f"{self.name} on {device.type}", str(dtype), f"size {size}", *sorted(features)])
         if self._forced is not None:
             backend = self.backend(self._forced)

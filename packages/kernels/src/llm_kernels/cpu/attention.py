@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from llm_kernels.checks import check_scoring
@@ -26,9 +29,42 @@ def paged_attention(
     causal: bool,
 ) -> None:
     """C++ back end of `ops.paged_attention`."""
+    attend(
+        _paged_attention,
+        out_THV,
+        query_THD,
+        key_cache,
+        value_cache,
+        metadata,
+        scale,
+        sliding_window,
+        soft_cap,
+        chunk,
+        sinks,
+        alibi_slopes,
+        causal,
+    )
+
+
+def attend(
+    function: Callable[..., Any],
+    out_THV: torch.Tensor,
+    query_THD: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    metadata: AttentionMetadata,
+    scale: float,
+    sliding_window: int | None,
+    soft_cap: float | None,
+    chunk: int | None,
+    sinks: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    causal: bool,
+) -> None:
+    """Checks and calls one of the library's two functions."""
     check_scoring(query_THD, sliding_window, soft_cap, chunk, sinks, alibi_slopes, causal)
     try:
-        _paged_attention(
+        function(
             out_THV,
             query_THD,
             key_cache,

@@ -1,6 +1,7 @@
 """The public surface of llm_kernels: one function per op, and the questions about its back ends."""
 
 from llm_kernels.decode_rows import DecodeRows, PreparedRows
+from llm_kernels.invariance import batch_invariant, is_batch_invariance_wanted
 from llm_kernels.metadata import AttentionMetadata, SharedPrefix
 from llm_kernels.ops.activation import ActivationKind, activation, gated_activation
 from llm_kernels.ops.attention import paged_attention
@@ -10,9 +11,9 @@ from llm_kernels.ops.causal_conv import causal_conv1d
 from llm_kernels.ops.decode_inputs import prepare_decode, store_tokens
 from llm_kernels.ops.delta_rule import gated_delta_rule
 from llm_kernels.ops.experts import grouped_linear, moe
-from llm_kernels.ops.fp8_gated import fp8_gated_product
 from llm_kernels.ops.fp8_linear import fp8_linear, fp8_product, fp8_quantizes_from
 from llm_kernels.ops.gated_linear import gated_linear
+from llm_kernels.ops.head_linear import head_linear
 from llm_kernels.ops.kv_write import write_kv, write_latent
 from llm_kernels.ops.latent_attention import latent_attention
 from llm_kernels.ops.linear import linear
@@ -42,10 +43,10 @@ __all__ = [
     "TokenRanks",
     "activation",
     "available_backends",
+    "batch_invariant",
     "causal_conv1d",
     "describe_backends",
     "draw_tokens",
-    "fp8_gated_product",
     "fp8_linear",
     "fp8_product",
     "fp8_quantizes_from",
@@ -56,6 +57,8 @@ __all__ = [
     "gated_delta_rule",
     "gated_linear",
     "grouped_linear",
+    "head_linear",
+    "is_batch_invariance_wanted",
     "latent_attention",
     "layer_norm",
     "linear",

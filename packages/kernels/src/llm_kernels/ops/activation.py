@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, cpp_backend, torch_backend, triton_backends
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.reference import activation as reference_activation
 from llm_kernels.registry import PLAIN, Op
@@ -42,15 +42,20 @@ _ANY_GATE = frozenset({"any_gate"})
 
 ACTIVATION: Op[_Activation] = Op(
     "activation",
-    [torch_backend(reference_activation.activation), *triton_backends("activation", "activation")],
+    [
+        torch_backend(reference_activation.activation),
+        by_row_backend("activation"),
+        *triton_backends("activation", "activation", is_batch_invariant=True),
+    ],
     default_size=8192,
 )
 GATED_ACTIVATION: Op[_Gated] = Op(
     "gated_activation",
     [
         torch_backend(reference_activation.gated_activation),
-        cpp_backend("activation", "gated_activation"),
-        *triton_backends("activation", "gated_activation", features=_ANY_GATE),
+        by_row_backend("gated_activation"),
+        cpp_backend("activation", "gated_activation", is_batch_invariant=True),
+        *triton_backends("activation", "gated_activation", features=_ANY_GATE, is_batch_invariant=True),
     ],
     default_size=8192,
 )

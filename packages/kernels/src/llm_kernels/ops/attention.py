@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import cpp_backend, cuda_backend, torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, cpp_backend, cuda_backend, torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import attention as reference_attention
 from llm_kernels.registry import PLAIN, Op
@@ -59,6 +59,17 @@ PAGED_ATTENTION: Op[_PagedAttention] = Op(
     "paged_attention",
     [
         torch_backend(reference_attention.paged_attention),
+        by_row_backend("paged_attention"),
+        cpp_backend(
+            "invariant_attention", "paged_attention", _cpp_head_size, _CPP_FEATURES, is_for_invariance=True
+        ),
+        *triton_backends(
+            "invariant_attention",
+            "paged_attention",
+            _triton_head_size,
+            _TRITON_FEATURES - {"all_keys"},
+            is_for_invariance=True,
+        ),
         cpp_backend("attention", "paged_attention", _cpp_head_size, _CPP_FEATURES),
         cuda_backend("attention", "paged_attention", _cuda_head_size, _CUDA_FEATURES, _CUDA_DTYPES),
         *triton_backends("attention", "paged_attention", _triton_head_size, _TRITON_FEATURES),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, cpp_backend, torch_backend, triton_backends
 from llm_kernels.reference import attention_input as reference
 from llm_kernels.registry import PLAIN, Op
 
@@ -19,8 +19,14 @@ ROTATE_WRITE_KV: Op[_RotateWriteKV] = Op(
     "rotate_write_kv",
     [
         torch_backend(reference.rotate_write_kv),
-        cpp_backend("attention_input", "rotate_write_kv", features=_VALUE_SIZE),
-        *triton_backends("attention_input", "rotate_write_kv", features=_VALUE_SIZE | _FP8_CACHE),
+        by_row_backend("rotate_write_kv"),
+        cpp_backend("attention_input", "rotate_write_kv", features=_VALUE_SIZE, is_batch_invariant=True),
+        *triton_backends(
+            "attention_input",
+            "rotate_write_kv",
+            features=_VALUE_SIZE | _FP8_CACHE,
+            is_batch_invariant=True,
+        ),
     ],
 )
 

@@ -20,11 +20,17 @@ _Store: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # They work on integers: the float dtype that the registry asks for plays no part.
 PREPARE_DECODE: Op[_Prepare] = Op(
     "prepare_decode",
-    [torch_backend(reference.prepare_decode), *triton_backends("decode_inputs", "prepare_decode")],
+    [
+        torch_backend(reference.prepare_decode, is_batch_invariant=True),
+        *triton_backends("decode_inputs", "prepare_decode", is_batch_invariant=True),
+    ],
 )
 STORE_TOKENS: Op[_Store] = Op(
     "store_tokens",
-    [torch_backend(reference.store_tokens), *triton_backends("decode_inputs", "store_tokens")],
+    [
+        torch_backend(reference.store_tokens, is_batch_invariant=True),
+        *triton_backends("decode_inputs", "store_tokens", is_batch_invariant=True),
+    ],
 )
 
 

@@ -43,7 +43,14 @@ GATED_LINEAR: Op[_GatedLinear] = Op(
     "gated_linear",
     [
         torch_backend(reference_gated_linear.gated_linear),
-        Backend(name="composed", load=lambda: composed, dtypes=FLOATS, priority=5, features=_ANY_GATE),
+        Backend(
+            name="composed",
+            load=lambda: composed,
+            dtypes=FLOATS,
+            priority=5,
+            features=_ANY_GATE,
+            is_batch_invariant=True,  # as the ops that it calls are then
+        ),
         cuda_backend("linear", "gated_linear", accepts=lambda _, size: size % 8 == 0),
     ],
     default_size=4096,

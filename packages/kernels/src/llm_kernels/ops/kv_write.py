@@ -19,18 +19,18 @@ _FP8_CACHE = frozenset({"fp8_cache"})
 WRITE_KV: Op[_WriteKV] = Op(
     "write_kv",
     [
-        torch_backend(reference_kv_write.write_kv),
-        cpp_backend("kv_write", "write_kv", features=_VALUE_SIZE),
-        *triton_backends("kv_write", "write_kv", features=_VALUE_SIZE | _FP8_CACHE),
+        torch_backend(reference_kv_write.write_kv, is_batch_invariant=True),
+        cpp_backend("kv_write", "write_kv", features=_VALUE_SIZE, is_batch_invariant=True),
+        *triton_backends("kv_write", "write_kv", features=_VALUE_SIZE | _FP8_CACHE, is_batch_invariant=True),
     ],
 )
 
 WRITE_LATENT: Op[_WriteLatent] = Op(
     "write_latent",
     [
-        torch_backend(reference_kv_write.write_latent),
-        cpp_backend("kv_write", "write_latent"),
-        *triton_backends("kv_write", "write_latent"),
+        torch_backend(reference_kv_write.write_latent, is_batch_invariant=True),
+        cpp_backend("kv_write", "write_latent", is_batch_invariant=True),
+        *triton_backends("kv_write", "write_latent", is_batch_invariant=True),
     ],
     default_size=576,
 )

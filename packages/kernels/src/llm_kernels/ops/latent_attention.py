@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from llm_kernels.backends import torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, torch_backend, triton_backends
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import latent_attention as reference_latent_attention
 from llm_kernels.registry import Op
@@ -30,6 +30,7 @@ LATENT_ATTENTION: Op[_LatentAttention] = Op(
     "latent_attention",
     [
         torch_backend(reference_latent_attention.latent_attention),
+        by_row_backend("latent_attention"),
         *triton_backends("latent_attention", "latent_attention", lambda _dtype, size: size <= 512),
     ],
     default_size=512,

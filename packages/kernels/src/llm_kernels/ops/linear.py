@@ -7,7 +7,13 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import cuda_backend, torch_backend
+from llm_kernels.backends import (
+    by_row_backend,
+    cpp_backend,
+    cuda_backend,
+    torch_backend,
+    triton_backends,
+)
 from llm_kernels.reference import linear as reference_linear
 from llm_kernels.registry import Op
 
@@ -17,6 +23,9 @@ LINEAR: Op[_Linear] = Op(
     "linear",
     [
         torch_backend(reference_linear.linear),
+        by_row_backend("linear"),
+        cpp_backend("linear", "linear", is_for_invariance=True),
+        *triton_backends("invariant_linear", "linear", is_for_invariance=True),
         cuda_backend("linear", "linear", accepts=lambda _, size: size % 8 == 0),
     ],
     default_size=4096,
@@ -27,7 +36,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """Return `x @ weight.T + bias`.
 
     Which kernel multiplies, and with which tiles, depends on the number of rows: a row's result may differ in
-    its last bits between two batches. The same inputs give the same bits.
+    its last bits between two batches, but not inside `batch_invariant`. The same inputs give the same bits.
 
     Args:
         x: [..., E].

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, cpp_backend, torch_backend, triton_backends
 from llm_kernels.reference import norm as reference_norm
 from llm_kernels.registry import Op
 
@@ -20,8 +20,9 @@ RMS_NORM: Op[_Norm] = Op(
     "rms_norm",
     [
         torch_backend(reference_norm.rms_norm),
-        cpp_backend("norm", "rms_norm"),
-        *triton_backends("norm", "rms_norm"),
+        by_row_backend("rms_norm"),
+        cpp_backend("norm", "rms_norm", is_batch_invariant=True),
+        *triton_backends("norm", "rms_norm", is_batch_invariant=True),
     ],
     default_size=4096,
 )
@@ -29,19 +30,28 @@ FUSED_ADD_RMS_NORM: Op[_Norm] = Op(
     "fused_add_rms_norm",
     [
         torch_backend(reference_norm.fused_add_rms_norm),
-        cpp_backend("norm", "fused_add_rms_norm"),
-        *triton_backends("norm", "fused_add_rms_norm"),
+        by_row_backend("fused_add_rms_norm"),
+        cpp_backend("norm", "fused_add_rms_norm", is_batch_invariant=True),
+        *triton_backends("norm", "fused_add_rms_norm", is_batch_invariant=True),
     ],
     default_size=4096,
 )
 LAYER_NORM: Op[_LayerNorm] = Op(
     "layer_norm",
-    [torch_backend(reference_norm.layer_norm), *triton_backends("norm", "layer_norm")],
+    [
+        torch_backend(reference_norm.layer_norm),
+        by_row_backend("layer_norm"),
+        *triton_backends("norm", "layer_norm", is_batch_invariant=True),
+    ],
     default_size=4096,
 )
 FUSED_ADD_LAYER_NORM: Op[_LayerNorm] = Op(
     "fused_add_layer_norm",
-    [torch_backend(reference_norm.fused_add_layer_norm), *triton_backends("norm", "fused_add_layer_norm")],
+    [
+        torch_backend(reference_norm.fused_add_layer_norm),
+        by_row_backend("fused_add_layer_norm"),
+        *triton_backends("norm", "fused_add_layer_norm", is_batch_invariant=True),
+    ],
     default_size=4096,
 )
 

@@ -16,9 +16,9 @@ _Rope: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Ten
 ROTARY_EMBEDDING: Op[_Rope] = Op(
     "rotary_embedding",
     [
-        torch_backend(reference_rope.rotary_embedding),
-        cpp_backend("rope", "rotary_embedding"),
-        *triton_backends("rope", "rotary_embedding"),
+        torch_backend(reference_rope.rotary_embedding, is_batch_invariant=True),
+        cpp_backend("rope", "rotary_embedding", is_batch_invariant=True),
+        *triton_backends("rope", "rotary_embedding", is_batch_invariant=True),
     ],
 )
 

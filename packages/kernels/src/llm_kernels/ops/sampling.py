@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from llm_kernels.backends import torch_backend, triton_backends
+from llm_kernels.backends import by_row_backend, torch_backend, triton_backends
 from llm_kernels.reference import sampling as reference
 from llm_kernels.registry import FLOATS, Op
 from llm_kernels.sampling_batch import SampleOutput, SamplingBatch, TokenRanks
@@ -25,14 +25,19 @@ _Ranks: TypeAlias = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor
 # At 256 rows of 151,936 tokens the torch form moves several gigabytes a step.
 DRAW_TOKENS: Op[_Draw] = Op(
     "draw_tokens",
-    [torch_backend(reference.draw_tokens), *triton_backends("sampling", "draw_tokens")],
+    [
+        torch_backend(reference.draw_tokens),
+        by_row_backend("draw_tokens"),
+        *triton_backends("sampling", "draw_tokens", is_batch_invariant=True),
+    ],
     default_size=151_936,
 )
 FILTER_THRESHOLDS: Op[_Filter] = Op(
     "filter_thresholds",
     [
         torch_backend(reference.filter_thresholds),
-        *triton_backends("sampling_filters", "filter_thresholds"),
+        by_row_backend("filter_thresholds"),
+        *triton_backends("sampling_filters", "filter_thresholds", is_batch_invariant=True),
     ],
     default_size=151_936,
 )
@@ -41,7 +46,8 @@ TOKEN_RANKS: Op[_Ranks] = Op(
     "token_ranks",
     [
         torch_backend(reference.token_ranks),
-        *triton_backends("sampling_ranks", "token_ranks"),
+        by_row_backend("token_ranks"),
+        *triton_backends("sampling_ranks", "token_ranks", is_batch_invariant=True),
     ],
     default_size=151_936,
 )

@@ -13,11 +13,13 @@ import triton.language as tl
 
 from llm_kernels.attention_input_checks import check_rotate_write_kv
 from llm_kernels.checks import check_cache_scales, check_inner_contiguous
+from llm_kernels.invariance import is_batch_invariance_wanted
 from llm_kernels.triton.dependent_launch import launch_options, let_later_start, wait_for_earlier
 from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 # Measured on an H200 with heads of 128 (benchmarks/gpu/small_kernels.py).
 _MANY_TOKENS = 1024
+_SOME_TOKENS = 16
 
 _E4M3_MOST = tl.constexpr(448.0)
 
@@ -273,9 +275,11 @@ def rotate_write_kv(
         return
     half = 0 if cos_sin_cache is None else cos_sin_cache.shape[1] // 2
     num_rest = head_size - 2 * half
-    heads = heads_per_part(num_tokens, head_size)
+    # The sum of a norm follows the threads that share a head.
+    like_tokens = _SOME_TOKENS if is_batch_invariance_wanted() else num_tokens
+    heads = heads_per_part(like_tokens, head_size)
     num_parts = ceil_div(num_heads, heads) + 2 * ceil_div(num_kv_heads, heads)
-    parts = parts_per_program(num_tokens, num_parts)
+    parts = parts_per_program(like_tokens, num_parts)
     _rotate_write_kernel[(num_tokens, ceil_div(num_parts, parts))](
         query_THD,
         key_TKD,
@@ -314,7 +318,7 @@ def rotate_write_kv(
         VALUE=power_of_2(value_size),
         IS_E4M3=key_cache.dtype == torch.float8_e4m3fn,
         HAS_SCALES=key_scale is not None,
-        num_warps=num_warps(heads, head_size, num_tokens),
+        num_warps=num_warps(heads, head_size, like_tokens),
         **launch_options(query_THD.device),
     )
 
