@@ -118,7 +118,7 @@ def _native(model: str, name: str, files: ModelFiles) -> CheckpointReport:
     width = torch.bfloat16 if dtype is None else dtype
     caches = () if kind == "pooling" else decoder_caches(spec)
     source = open_source(files.path, files.kind)
-    wanted, _ = plan_weights(wanted, spec, source, read_scheme(files.config))
+    wanted = plan_weights(wanted, spec, source, read_scheme(files.config)).parameters
     sizes = [(prod(parameter.shape), parameter.dtype or width) for parameter in wanted]
     states = [cache for cache in caches if isinstance(cache, StateCacheSpec)]
     return CheckpointReport(

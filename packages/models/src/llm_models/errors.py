@@ -91,6 +91,10 @@ class WrongDtype(WeightError):
     """A tensor's number format is not one that can be loaded as weights."""
 
 
+class WrongScale(WeightError):
+    """A scale is not a number above 0."""
+
+
 class UnknownQuantization(WrongDtype):
     """A GGUF tensor has a quantization type that this package does not decode."""
 

@@ -210,9 +210,11 @@ def _load(
         fill_random(parameters, wanted, dtype=dtype, scheme=scheme)
         return _settled(parameters, scheme)
     source = open_source(files.path, files.kind)
-    wanted, placed = plan_weights(wanted, spec, source, scheme)
-    parameters = _allocate(wanted, dtype, device)
-    copy_tensors(placed, source, parameters, progress=progress, scheme=scheme)
+    plan = plan_weights(wanted, spec, source, scheme)
+    parameters = _allocate(plan.parameters, dtype, device)
+    copy_tensors(plan.placed, source, parameters, progress=progress, scheme=scheme)
+    for scales in plan.scales:
+        scales.fill(source, parameters)
     return _settled(parameters, scheme)
 
 

@@ -31,6 +31,7 @@ class Scheme:
         static_activations: The checkpoint has a scale of each layer's inputs; otherwise it is found anew in
             every step, for each token.
         at_load: The files hold wider numbers, which are quantized while they are loaded.
+        has_cache_scales: Scales of keys and values that the files hold are those of an e4m3 cache.
         left_out: Modules that are not quantized: names as the checkpoint has them, ends of names, beginnings
             of names, and regular expressions after `re:`.
     """
@@ -38,6 +39,7 @@ class Scheme:
     weights: WeightScales
     static_activations: bool = False
     at_load: bool = False
+    has_cache_scales: bool = True
     left_out: tuple[str, ...] = ()
 
     def leaves_out(self, module: str) -> bool:
@@ -95,9 +97,11 @@ def _fp8(section: ConfigReader) -> Scheme:
     )
 
 
-def _compressed_tensors(section: ConfigReader) -> Scheme:
+def _compressed_tensors(section: ConfigReader) -> Scheme | None:
+    groups, is_e4m3 = section.section("config_groups"), _has_e4m3_cache(section)
+    if (groups is None or not groups.fields()) and is_e4m3:
+        return None  # The cache alone is quantized.
     _require(section, "format", "float-quantized", _FORMATS)
-    groups = section.section("config_groups")
     if groups is None or not groups.fields():
         raise ConfigError(f"{_FIELD}.config_groups", "is missing")
     found = {_group(groups, name) for name in groups.fields()}
@@ -105,7 +109,20 @@ def _compressed_tensors(section: ConfigReader) -> Scheme:
         reason = "its groups quantize in different ways, which is not supported"
         raise UnsupportedConfig(f"{_FIELD}.config_groups", reason)
     weights, is_static = found.pop()
-    return Scheme(weights=weights, static_activations=is_static, left_out=_names(section, "ignore"))
+    return Scheme(
+        weights=weights,
+        static_activations=is_static,
+        has_cache_scales=is_e4m3 is not False,
+        left_out=_names(section, "ignore"),
+    )
+
+
+def _has_e4m3_cache(section: ConfigReader) -> bool | None:
+    """Whether the scales of keys and values are for e4m3 and stand in the files; None: nothing is said."""
+    if not section.has("kv_cache_scheme") or (scheme := section.section("kv_cache_scheme")) is None:
+        return None
+    is_float = scheme.string("type", "float") == "float" and scheme.positive_int("num_bits", 8) == 8
+    return is_float and scheme.boolean("symmetric", True) and not scheme.boolean("dynamic", False)
 
 
 def _group(groups: ConfigReader, name: str) -> tuple[WeightScales, bool]:

@@ -19,6 +19,9 @@ from llm_models.errors import ConfigError
 from llm_models.parameters import Parameter, Part, Shard, head_rows, linear, stacked_linear, tensor
 from llm_models.rope import Rope
 
+CACHE_SCALES = ("key_cache_scale", "value_cache_scale")
+"""Parameters float32 [KV heads]: what a cache in e4m3 multiplies its keys and values by; both or none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QKNorm:
@@ -212,6 +215,7 @@ class RunningAttention:
     __slots__ = (
         "_alibi_slopes",
         "_cache",
+        "_cache_scales",
         "_cos_sin",
         "_gate_size",
         "_has_kv",
@@ -262,6 +266,9 @@ class RunningAttention:
         bias = spec.relative_bias
         self._relative_bias = None if bias is None else bias.build(weights, setup, causal=spec.causal)
         self._cache = self._take_cache(setup)
+        if (key_scale := weights.get(CACHE_SCALES[0])) is not None:
+            setup.cache_scales[self._cache] = key_scale, weights[CACHE_SCALES[1]]
+        self._cache_scales = setup.cache_scales.get(self._cache)
         self._is_fused = _has_common_form(spec)
 
     def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
@@ -304,6 +311,7 @@ class RunningAttention:
         """Norms, positions and the write to the cache at once, for the common form."""
         norms = self._norms
         key_cache, value_cache = step.caches[self._cache]
+        key_scale, value_scale = self._scales_of(key_cache)
         ops.rotate_write_kv(
             query_THD,
             key_TKD,
@@ -317,13 +325,30 @@ class RunningAttention:
             key_weight=None if norms is None else norms.key_weight,
             eps=None if norms is None else norms.eps,
             interleaved=self._interleaved,
+            key_scale=key_scale,
+            value_scale=value_scale,
         )
+
+    def _scales_of(self, key_cache: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Those of keys and values: only a cache in e4m3 has any."""
+        if self._cache_scales is None or key_cache.dtype != torch.float8_e4m3fn:
+            return None, None
+        return self._cache_scales
 
     def _write(self, key_TKD: Tensor, value_TKV: Tensor, step: Step) -> None:
         if self._has_kv and step.packed is None:
             key_cache, value_cache = step.caches[self._cache]
             slots = step.metadata[self._cache].slot_mapping
-            ops.write_kv(key_TKD, value_TKV, key_cache, value_cache, slots)
+            key_scale, value_scale = self._scales_of(key_cache)
+            ops.write_kv(
+                key_TKD,
+                value_TKV,
+                key_cache,
+                value_cache,
+                slots,
+                key_scale=key_scale,
+                value_scale=value_scale,
+            )
 
     def _prepare(self, query_THD: Tensor, key_TKD: Tensor, value_TKV: Tensor, step: Step) -> None:
         """Norms, positions and scales, in place."""
@@ -371,6 +396,7 @@ class RunningAttention:
             )
             return
         metadata, (key_cache, value_cache) = step.metadata[self._cache], step.caches[self._cache]
+        key_scale, value_scale = self._scales_of(key_cache)
         ops.paged_attention(
             out_THV,
             query_THD,
@@ -384,6 +410,8 @@ class RunningAttention:
             sinks=self._sinks,
             alibi_slopes=self._alibi_slopes,
             distance_bias=None if self._relative_bias is None else self._relative_bias.by_distance,
+            key_scale=key_scale,
+            value_scale=value_scale,
         )
 
     def _take_cache(self, setup: Setup) -> int:

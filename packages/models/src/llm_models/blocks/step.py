@@ -111,6 +111,7 @@ class Setup:
         layer: Number of the layer that is being built.
         num_caches: Caches given out so far.
         attention_caches: By layer, the cache of its attention, for layers that read another's.
+        cache_scales: By cache, the scales of its keys and values in e4m3, where a checkpoint has them.
         memory_readers: Blocks that read an encoder's states, as they were built.
     """
 
@@ -121,6 +122,7 @@ class Setup:
     layer: int = 0
     num_caches: int = 0
     attention_caches: dict[int, int] = field(default_factory=dict)
+    cache_scales: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memory_readers: list[MemoryReader] = field(default_factory=list)
     _tables: dict[Rope, Tensor] = field(default_factory=dict)
 

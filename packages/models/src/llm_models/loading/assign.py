@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from llm_models.errors import MissingTensor, UnexpectedTensor, WrongShape
+from llm_models.loading.cache_scales import HARMLESS, CacheScales, find_cache_scales
 from llm_models.loading.placement import Placement
-from llm_models.loading.scaled import KV_SCALES, ScaledCopy, quantized_parameters, scales_beside
+from llm_models.loading.scaled import ScaledCopy, quantized_parameters, scales_beside
 from llm_models.loading.source import TensorInfo, TensorSource
 from llm_models.names import NameIndex, Names, Source, fill_in
 from llm_models.parameters import ABSENT, Parameter, Part
@@ -18,6 +20,21 @@ from llm_models.spec import DecoderSpec
 
 # Tensors under way at a time; large ones are read in pieces by further threads of the source.
 _THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a model keeps in memory, and what fills it.
+
+    Attributes:
+        parameters: With those that are e4m3 and all scales.
+        placed: By checkpoint tensor, what it fills.
+        scales: Those of a cache in e4m3.
+    """
+
+    parameters: Sequence[Parameter]
+    placed: Mapping[str, list[Placement]]
+    scales: Sequence[CacheScales]
 
 
 def place_tensors(
@@ -66,7 +83,7 @@ def place_tensors(
 
 def plan_weights(
     wanted: Sequence[Parameter], spec: DecoderSpec, source: TensorSource, scheme: Scheme | None
-) -> tuple[Sequence[Parameter], Mapping[str, list[Placement]]]:
+) -> Plan:
     """What a model keeps in memory, and which tensors fill it; reads headers (and names) only.
 
     Args:
@@ -75,20 +92,21 @@ def plan_weights(
         source: The files.
         scheme: How the model is quantized.
 
-    Returns:
-        The parameters with those that are e4m3, and by checkpoint tensor what it fills.
-
     Raises:
-        WeightError: The files do not go with the model; see `place_tensors` and `quantized_parameters`.
+        WeightError: The files do not go with the model; see `place_tensors`, `quantized_parameters` and
+            `find_cache_scales`.
     """
     # A tied head is often saved a second time.
     harmless = ("head.weight",) if spec.head.tied else ()
-    if scheme is None:
-        return wanted, place_tensors(wanted, spec.names, source, harmless=harmless)
-    names = spec.names.but(harmless=KV_SCALES)
-    beside = scales_beside(source)
+    names = spec.names.but(harmless=HARMLESS)
+    beside = () if scheme is None else scales_beside(source)
     placed = place_tensors(wanted, names, source, harmless=harmless, beside=beside)
-    return quantized_parameters(wanted, placed, source, scheme), placed
+    scales: Sequence[CacheScales] = ()
+    if scheme is None or scheme.has_cache_scales:
+        scales = find_cache_scales(wanted, spec, placed, source)
+    if scheme is not None:
+        wanted = quantized_parameters(wanted, placed, source, scheme)
+    return Plan(parameters=(*wanted, *(one.described() for one in scales)), placed=placed, scales=scales)
 
 
 def copy_tensors(

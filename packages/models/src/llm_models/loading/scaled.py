@@ -20,9 +20,6 @@ from llm_models.names import NameIndex, Names
 from llm_models.parameters import ABSENT, Parameter, Part, scale_names
 from llm_models.quantization import BLOCK, Scheme
 
-KV_SCALES = (r"(.*\.)?(k_scale|v_scale|kv_scale|output_scale)",)
-"""Scales of a quantized KV cache, which are not needed for one that is not."""
-
 _STORED = frozenset({"F8_E4M3", "float8_e4m3fn"})
 _WEIGHT_SCALES = ("weight_scale", "weight_scale_inv")
 _INPUT_SCALES = ("input_scale", "activation_scale")
