@@ -5,10 +5,9 @@ import json
 import pytest
 import torch
 from llm_kernels import ops
-from llm_models import UnsupportedConfig, WrongShape, load_model, resolve
+from llm_models import UnsupportedConfig, WrongScale, WrongShape, load_model, resolve
 from llm_models.blocks import attention as attention_block
 from llm_models.caches import stored_as
-from llm_models.errors import WrongScale
 from llm_models.quantization import read_scheme
 from safetensors.torch import load_file, save_file
 

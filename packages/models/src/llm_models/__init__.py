@@ -25,6 +25,7 @@ from llm_models.errors import (
     UnsupportedConfig,
     WeightError,
     WrongDtype,
+    WrongScale,
     WrongShape,
 )
 from llm_models.files import ModelFiles, resolve
@@ -81,6 +82,7 @@ __all__ = [
     "UnsupportedConfig",
     "WeightError",
     "WrongDtype",
+    "WrongScale",
     "WrongShape",
     "architecture",
     "checkpoint_dtype",

@@ -65,7 +65,7 @@ def caches_in(kv_cache_dtype: str, caches: Sequence[CacheSpec]) -> tuple[CacheSp
     """A model's caches with keys and values in the number format of an option.
 
     Args:
-        kv_cache_dtype: "auto" (the model's) or "fp8" (e4m3, without scales).
+        kv_cache_dtype: "auto" (the model's) or "fp8" (e4m3, with the scales that a checkpoint has).
         caches: The model's.
 
     Raises:
