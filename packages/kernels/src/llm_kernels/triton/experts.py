@@ -159,7 +159,7 @@ def moe_by_expert(
     tiles: ExpertTiles,
 ) -> None:
     """Sorts the pairs by expert and multiplies block by block."""
-    (num_tokens, top_k), (num_experts, size, _) = ids_TK.shape, mlp.down.shape
+    top_k, (num_experts, size, _) = ids_TK.shape[1], mlp.down.shape
     blocks = sort_by_expert(ids_TK.view(-1), num_experts, tiles.block_m)
     inner = multiply_up(x_TE, weights_TK, blocks, tiles.up, mlp, top_k, narrow=tiles.narrow)
     outputs = x_TE.new_empty(ids_TK.numel(), size)
@@ -176,19 +176,33 @@ def moe_by_expert(
         scale=mlp.down_scale,
         narrow=tiles.narrow,
     )
+    combine(out_TE, outputs, x_TE, weights_TK, ids_TK, num_experts, mlp.zero_experts)
+
+
+def combine(
+    out_TE: torch.Tensor,
+    outputs_PE: torch.Tensor,
+    x_TE: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    num_experts: int,
+    zero_experts: int,
+) -> None:
+    """Sums the weighted outputs of each token's pairs, and what its zero experts give back."""
+    num_tokens, size = out_TE.shape
     kernels.combine_kernel[(num_tokens, ceil_div(size, _COMBINE_BLOCK))](
         out_TE,
-        outputs,
+        outputs_PE,
         x_TE,
         ids_TK,
         weights_TK,
         out_TE.stride(0),
-        outputs.stride(0),
+        outputs_PE.stride(0),
         x_TE.stride(0),
         num_experts,
         size,
-        ZERO_EXPERTS=mlp.zero_experts,
-        K=top_k,
+        ZERO_EXPERTS=zero_experts,
+        K=ids_TK.shape[1],
         BLOCK=_COMBINE_BLOCK,
         num_warps=4,
         **launch_options(x_TE.device),
