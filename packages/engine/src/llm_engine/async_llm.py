@@ -73,7 +73,7 @@ class AsyncLLM:
         self._tokenizer = tokenizer
         self._info = info
         self._start_profile = start_profile
-        self._builder = RequestBuilder(tokenizer, info, options.seed)
+        self._builder = RequestBuilder(tokenizer, info, options.seed, one_seed=options.deterministic)
         self._processor = OutputProcessor(tokenizer, info.block_size if info.prefix_caching else None)
         self._by_request_id: dict[str, set[LiveRequest]] = {}
         self._stats: dict[int, asyncio.Future[EngineStats]] = {}

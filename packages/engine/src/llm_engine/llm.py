@@ -68,7 +68,9 @@ class LLM:
         with recorder.span("front end"):
             info = self._client.info
             self._tokenizer = self._client.tokenizer
-            self._builder = RequestBuilder(self._tokenizer, info, self._options.seed)
+            self._builder = RequestBuilder(
+                self._tokenizer, info, self._options.seed, one_seed=self._options.deterministic
+            )
             hit_unit = info.block_size if info.prefix_caching else None
             self._processor = OutputProcessor(self._tokenizer, hit_unit)
         self._start_profile = build_profile(recorder.spans)

@@ -123,6 +123,11 @@ class EngineOptions:
     graph_memory_gib: float = _option(
         1.0, "GiB of device memory set aside for CUDA graphs; when they have taken so much, none is added."
     )
+    deterministic: bool = _option(
+        False,
+        "Bitwise equal tokens and logprobs of a request whatever else runs, however its prompt is cut into "
+        "steps, with or without cache hits; slower. A request without a seed takes the engine's. One device.",
+    )
     seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
     max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
     max_waiting_tokens: int = _option(8_388_608, "Prompt tokens that may wait; more are refused.")
@@ -151,6 +156,7 @@ class EngineOptions:
         self._check_graph_memory()
         self._check_policies()
         for name in (
+            "deterministic",
             "enable_prefix_caching",
             "offline",
             "allow_pickle",
@@ -160,6 +166,9 @@ class EngineOptions:
         ):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(name, f"must be true or false, got {getattr(self, name)!r}")
+        if self.deterministic and self.tensor_parallel_size > 1:
+            reason = "needs tensor_parallel_size 1: the order of sums over devices depends on their size"
+            raise InvalidOption("deterministic", reason)
         if self.overlap is not None and not isinstance(self.overlap, bool):
             raise InvalidOption("overlap", f"must be true, false or None, got {self.overlap!r}")
 

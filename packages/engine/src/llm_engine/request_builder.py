@@ -23,13 +23,17 @@ class RequestBuilder:
         tokenizer: The model's; None for a model without one, which takes and gives token ids only.
         info: What the core told of the model.
         seed: Of the generator that gives requests without a seed of their own one.
+        one_seed: Such requests get `seed` itself instead, so that the order of requests has no influence.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, info: CoreInfo, seed: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, info: CoreInfo, seed: int, *, one_seed: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._limits = ModelLimits(max_model_len=info.max_model_len, vocab_size=info.vocab_size)
         self._eos_token_ids = tuple(info.eos_token_ids)
         self._seeds = random.Random(seed)  # noqa: S311 - sampling, not cryptography
+        self._one_seed = seed if one_seed else None
         self._ids = itertools.count()
 
     def build(
@@ -57,7 +61,9 @@ class RequestBuilder:
             raise InvalidRequest("cache_salt", f"must be bytes or None, got {type(cache_salt).__name__}")
         if params.detokenize and self._tokenizer is None:
             raise InvalidRequest("detokenize", "must be false: the model has no tokenizer")
-        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        seed = params.seed
+        if seed is None:
+            seed = self._seeds.getrandbits(63) if self._one_seed is None else self._one_seed
         stop_reasons = self._stop_reasons(params)
         token_ids = np.asarray(prompt.token_ids, "<i4").tobytes()
         choices = [

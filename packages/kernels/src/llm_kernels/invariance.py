@@ -14,6 +14,7 @@ BATCH_INVARIANT = "batch_invariant"
 """The feature of the registry."""
 
 _IS_WANTED: ContextVar[bool] = ContextVar("is_batch_invariance_wanted", default=False)
+_IS_ROW_BY_ROW: ContextVar[bool] = ContextVar("is_row_by_row", default=False)
 
 
 @contextmanager
@@ -32,3 +33,18 @@ def batch_invariant() -> Iterator[None]:
 def is_batch_invariance_wanted() -> bool:
     """Whether this thread is inside a `batch_invariant` block."""
     return _IS_WANTED.get()
+
+
+@contextmanager
+def row_by_row() -> Iterator[None]:
+    """Inside the block torch's own operations see one row, so that no check need look at them."""
+    token = _IS_ROW_BY_ROW.set(True)
+    try:
+        yield
+    finally:
+        _IS_ROW_BY_ROW.reset(token)
+
+
+def is_row_by_row() -> bool:
+    """Whether this thread is inside a `row_by_row` block."""
+    return _IS_ROW_BY_ROW.get()

@@ -214,6 +214,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         prefix_caching=options.enable_prefix_caching,
         state_interval=options.state_interval,
         sampled_vocab_size=None if tokenizer is None else tokenizer.vocab_size,
+        deterministic=options.deterministic,
         graphs=options.graphs,
         graph_memory_gib=options.graph_memory_gib,
         offline=options.offline,

@@ -30,6 +30,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
             `block_size`; None: chosen by the states' size.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
+        deterministic: Results of a row do not depend on the batch.
         graphs: "auto" (full on CUDA, piecewise where that fails), "none", "piecewise" or "full": capture
             decode steps as CUDA graphs.
         graph_memory_gib: Device memory set aside for them.
@@ -56,6 +57,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     state_interval: int | None = None
     sampled_vocab_size: int | None = None
+    deterministic: bool = False
     graphs: str = "auto"
     graph_memory_gib: float = 1.0
     offline: bool = False

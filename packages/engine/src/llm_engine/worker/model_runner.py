@@ -7,10 +7,12 @@ returns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from llm_kernels import ops
 from llm_models.model import Model
 from llm_scheduler import StepPlan
 from numpy.typing import NDArray
@@ -59,6 +61,8 @@ class ModelRunner:
         max_model_len: Longest sequence in tokens.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
         host_blocks: Blocks of the host cache; 0 for none.
+        batch_invariant: Results of a row do not depend on the others: slower kernels, and shared prefixes are
+            read row by row.
 
     Attributes:
         num_graph_steps: Steps that replayed a graph.
@@ -75,15 +79,17 @@ class ModelRunner:
         max_model_len: int,
         sampled_vocab_size: int | None = None,
         host_blocks: int = 0,
+        batch_invariant: bool = False,
     ) -> None:
         self.model = model
+        self._batch_invariant = batch_invariant
         self.caches = pool.caches
         self.device = model.device
         self.sampled_vocab_size = sampled_vocab_size
         self.tables = SlotTables(num_slots, max_model_len, layout.groups, self.device)
         sharing = [index for index, group in enumerate(layout.groups) if group.kind == "full"]
         self.group_metadata = GroupMetadata(self.tables, layout.cache_groups(), sharing)
-        self._shared = SharedPrefixes(self.tables, layout.groups)
+        self._shared = SharedPrefixes(self.tables, () if batch_invariant else layout.groups)
         self._token_ring = TokenRing(num_slots + LARGEST_DECODES + LARGEST_PROMPTS, self.device)
         self.params = SlotParams(num_slots)
         self._transfers = BlockTransfers(pool.storages, host_blocks)
@@ -99,8 +105,9 @@ class ModelRunner:
         """
         update = self._apply_admissions(plan)
         batch = measure(plan, self.tables, self._shared)
-        pending = self._launch_as_graph(plan, batch, update)
-        return self._launch_eagerly(plan, batch, update) if pending is None else pending
+        with self._kernels():
+            pending = self._launch_as_graph(plan, batch, update)
+            return self._launch_eagerly(plan, batch, update) if pending is None else pending
 
     @torch.inference_mode()
     def capture_one(self) -> bool:
@@ -112,8 +119,13 @@ class ModelRunner:
         key = None if self._graphs is None else self._graphs.decode_policy.most_wanted()
         if self._graphs is None or key is None:
             return False
-        self._graphs.decode.capture_apart(key)
+        with self._kernels():
+            self._graphs.decode.capture_apart(key)
         return True
+
+    def _kernels(self) -> AbstractContextManager[None]:
+        """Where steps are launched and captured: which kernels the ops choose there."""
+        return ops.batch_invariant() if self._batch_invariant else nullcontext()
 
     def reset(self) -> None:
         """Forgets every slot."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import torch
 from llm_distributed import DeviceMesh
+from llm_kernels import ops
 from llm_models import PoolingModel, load_model, pooling_over, resolve
 from llm_models.model import Model
 from llm_scheduler import StepPlan
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
+from llm_engine.worker.determinism import check_deterministic
 from llm_engine.worker.devices import pick_device, pick_dtype, pick_graphs
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.graph_capture import GraphCapture
@@ -55,6 +58,8 @@ class Worker:
     def __init__(self, mesh: DeviceMesh, config: WorkerConfig) -> None:
         if mesh.world_size != mesh.size("tp"):
             raise InvalidOption("mesh", f"ranks share layers (axis tp) and nothing else, got {mesh.axes}")
+        if config.deterministic and mesh.world_size > 1:
+            raise InvalidOption("deterministic", f"needs one rank, got {mesh.world_size}")
         self._mesh, self._config = mesh, config
         use_kernel_cache(config.kernel_cache)
         self._device = pick_device(config.device, mesh.global_rank)
@@ -72,7 +77,7 @@ class Worker:
         """Finds the model and loads its weights.
 
         Raises:
-            InvalidOption: `dtype` or `max_model_len` does not go with the model.
+            InvalidOption: `dtype`, `max_model_len` or `deterministic` does not go with the model.
             ModelError: What `llm_models` raises for missing or broken files, or for a model that cannot be
                 shared out among the ranks.
         """
@@ -112,6 +117,8 @@ class Worker:
         )
         if not all(group.follows_tokens for group in layout.groups):
             raise WorkerError("models with an encoder are not served yet")
+        if config.deterministic:
+            check_deterministic(model, layout)
         info = ModelInfo(
             architecture=str((files.config.get("architectures") or ["unknown"])[0]),
             vocab_size=model.spec.embedding.vocab_size,
@@ -135,7 +142,8 @@ class Worker:
         loaded, config = self._need_loaded(), self._config
         if self._device.type == "cuda" and config.kv_cache_bytes is None:
             layout = loaded.info.kv_layout
-            self._memory = measure_memory(loaded.model, layout, config, graphs=self._graphs is not None)
+            with ops.batch_invariant() if config.deterministic else nullcontext():
+                self._memory = measure_memory(loaded.model, layout, config, graphs=self._graphs is not None)
             _LOG.info("memory: %s", self._memory)
         return count_pages(loaded.info.kv_layout, config, self._memory)
 
@@ -175,6 +183,7 @@ class Worker:
             max_model_len=info.max_model_len,
             sampled_vocab_size=config.sampled_vocab_size,
             host_blocks=host_blocks,
+            batch_invariant=config.deterministic,
         )
         if self._graphs is not None:
             self._runner.use_graphs(

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from llm_kernels.invariance import row_by_row
 from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.reference import activation as reference_activation
 from llm_kernels.reference import attention as reference_attention
@@ -25,24 +26,28 @@ from llm_kernels.routing_rule import RoutingRule
 from llm_kernels.sampling_batch import SamplingBatch
 
 
+@row_by_row()
 def rms_norm(out: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> None:
     """As `reference.norm.rms_norm`."""
     for row in range(len(x)):
         reference_norm.rms_norm(out[row : row + 1], x[row : row + 1], weight, eps)
 
 
+@row_by_row()
 def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float) -> None:
     """As `reference.norm.fused_add_rms_norm`."""
     for row in range(len(x)):
         reference_norm.fused_add_rms_norm(x[row : row + 1], residual[row : row + 1], weight, eps)
 
 
+@row_by_row()
 def layer_norm(out: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
     """As `reference.norm.layer_norm`."""
     for row in range(len(x)):
         reference_norm.layer_norm(out[row : row + 1], x[row : row + 1], weight, bias, eps)
 
 
+@row_by_row()
 def fused_add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> None:
@@ -52,12 +57,14 @@ def fused_add_layer_norm(
         reference_norm.fused_add_layer_norm(x[one], residual[one], weight, bias, eps)
 
 
+@row_by_row()
 def activation(out: Tensor, x: Tensor, kind: str, parameters: Tensor | None) -> None:
     """As `reference.activation.activation`."""
     for row in range(len(x)):
         reference_activation.activation(out[row : row + 1], x[row : row + 1], kind, parameters)
 
 
+@row_by_row()
 def gated_activation(
     out: Tensor, gate_up: Tensor, kind: str, limit: float | None, alpha: float | None
 ) -> None:
@@ -67,6 +74,7 @@ def gated_activation(
         reference_activation.gated_activation(out[one], gate_up[one], kind, limit, alpha)
 
 
+@row_by_row()
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """As `reference.linear.linear`; rows are copied, so that all begin at the same alignment."""
     rows = x.reshape(-1, x.shape[-1])
@@ -76,6 +84,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out.view(*x.shape[:-1], weight.shape[0])
 
 
+@row_by_row()
 def head_linear(x_THI: Tensor, weight_HOI: Tensor) -> Tensor:
     """As `reference.head_linear.head_linear`."""
     out_THO = x_THI.new_empty((*x_THI.shape[:2], weight_HOI.shape[1]))
@@ -84,6 +93,7 @@ def head_linear(x_THI: Tensor, weight_HOI: Tensor) -> Tensor:
     return out_THO
 
 
+@row_by_row()
 def rotate_write_kv(
     query_THD: Tensor,
     key_TKD: Tensor,
@@ -109,6 +119,7 @@ def rotate_write_kv(
         )
 
 
+@row_by_row()
 def route_experts(logits_TN: Tensor, bias_N: Tensor | None, rule: RoutingRule) -> tuple[Tensor, Tensor]:
     """As `reference.routing.route_experts`."""
     if len(logits_TN) == 0:
@@ -117,6 +128,7 @@ def route_experts(logits_TN: Tensor, bias_N: Tensor | None, rule: RoutingRule) -
     return torch.cat([weights for weights, _ in rows]), torch.cat([ids for _, ids in rows])
 
 
+@row_by_row()
 def paged_attention(
     out_THV: Tensor,
     query_THD: Tensor,
@@ -137,6 +149,7 @@ def paged_attention(
         )
 
 
+@row_by_row()
 def latent_attention(
     out_THR: Tensor,
     query_THL: Tensor,
@@ -176,6 +189,7 @@ def _tokens(metadata: AttentionMetadata) -> list[tuple[int, AttentionMetadata]]:
     return found
 
 
+@row_by_row()
 def draw_tokens(
     logits: Tensor,
     temperature: Tensor,
@@ -200,6 +214,7 @@ def draw_tokens(
     return tokens, faults
 
 
+@row_by_row()
 def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
     """As `reference.sampling.filter_thresholds`; the flags of a row are its own."""
     kept = torch.full((len(logits),), -torch.inf)
@@ -227,6 +242,7 @@ def filter_thresholds(logits: Tensor, params: SamplingBatch) -> Tensor:
 _COLUMNS = ("temperature", "top_p", "min_p", "top_k", "seeds", "positions")
 
 
+@row_by_row()
 def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.sampling.token_ranks`."""
     if len(logits) == 0:

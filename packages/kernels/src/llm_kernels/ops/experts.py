@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import torch_backend, triton_backends
+from llm_kernels.backends import cpp_backend, torch_backend, triton_backends
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.reference import experts as reference_experts
@@ -30,7 +30,9 @@ MOE: Op[_Moe] = Op(
     "moe",
     [
         torch_backend(reference_experts.moe),
+        cpp_backend("experts", "moe", is_for_invariance=True),
         *triton_backends("experts", "moe", features=FP8_EXPERTS),
+        *triton_backends("invariant_experts", "moe", features=FP8_EXPERTS, is_for_invariance=True),
     ],
     default_size=4096,
 )

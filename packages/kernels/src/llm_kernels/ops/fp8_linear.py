@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 
 from llm_kernels.backends import cuda_backend, torch_backend, triton_backends
+from llm_kernels.invariance import is_batch_invariance_wanted
 from llm_kernels.ops.fp8_support import has_e4m3
 from llm_kernels.reference import fp8_linear as reference
 from llm_kernels.registry import PLAIN, Op
@@ -24,6 +25,13 @@ FP8_LINEAR: Op[_Linear] = Op(
     [
         torch_backend(reference.fp8_linear),
         *triton_backends("fp8_linear", "fp8_linear", accepts=has_e4m3, features=BLOCK_SCALES),
+        *triton_backends(
+            "invariant_fp8_linear",
+            "fp8_linear",
+            accepts=has_e4m3,
+            features=BLOCK_SCALES,
+            is_for_invariance=True,
+        ),
         cuda_backend("fp8_linear", "fp8_linear", features=BLOCK_SCALES),
     ],
     default_size=4096,
@@ -71,7 +79,7 @@ def fp8_linear(
 
 
 def fp8_quantizes_from(weight_OI: torch.Tensor, weight_scale: torch.Tensor, dtype: torch.dtype) -> int | None:
-    """The fewest tokens that `fp8_linear` quantizes; None: it computes with `x` as it is.
+    """The fewest tokens that `fp8_linear` quantizes; None: it computes with `x` as it is, or always alone.
 
     From there on it pays to let the op before write e4m3 (`rms_norm_fp8`, `gated_activation_fp8`) and to call
     `fp8_product`.
@@ -81,6 +89,8 @@ def fp8_quantizes_from(weight_OI: torch.Tensor, weight_scale: torch.Tensor, dtyp
         weight_scale: As in `fp8_linear`.
         dtype: Of `x`.
     """
+    if is_batch_invariance_wanted():
+        return None
     features = BLOCK_SCALES if weight_scale.ndim == 2 else PLAIN
     name = FP8_LINEAR.choose(weight_OI.device, dtype, weight_OI.shape[1], features).name
     if name == "torch":

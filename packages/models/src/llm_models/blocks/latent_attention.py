@@ -183,13 +183,13 @@ class RunningLatentAttention:
         (latent_cache,) = step.caches[self._cache]
         ops.write_latent(latent_TL, latent_cache, metadata.slot_mapping)
         plain_THN, turning_THD = query_THD.split_with_sizes((spec.plain_size, spec.rope_size), dim=-1)
-        absorbed_THR = torch.einsum("thn,hnr->thr", plain_THN, self._key_HNR)
+        absorbed_THR = ops.head_linear(plain_THN, self._key_HNR.transpose(1, 2))
         query_THL = torch.cat((absorbed_THR, turning_THD), dim=-1)
         out_THR = torch.empty_like(absorbed_THR, memory_format=torch.contiguous_format)
         ops.latent_attention(
             out_THR, query_THL, latent_cache, metadata, scale=spec.scale, value_size=spec.latent_size
         )
-        return torch.einsum("thr,hvr->thv", out_THR, self._value_HVR)
+        return ops.head_linear(out_THR, self._value_HVR)
 
     def _attend_packed(self, query_THD: Tensor, latent_TL: Tensor, step: Step) -> Tensor:
         """The same without a cache, with keys and values written out."""

@@ -344,7 +344,7 @@ class _RouterOp:
             x_TE = x_TE * spec.input_scale
         if spec.in_float32:
             bias = None if bias is None else bias.float()
-            logits_TN = torch.nn.functional.linear(x_TE.float(), self._weight.float(), bias)
+            logits_TN = ops.linear(x_TE.float(), self._weight.float(), bias)
         else:
             logits_TN = ops.linear(x_TE, self._weight, bias)
         if spec.soft_cap is not None:
