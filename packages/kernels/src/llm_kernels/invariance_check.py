@@ -46,7 +46,7 @@ class DependsOnBatch(KernelError):
         self.operation = operation
 
 
-class BatchInvarianceCheck(TorchDispatchMode):
+class BatchInvarianceCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """A `with` block in which such operations on floating-point tensors raise `DependsOnBatch`."""
 
     def __torch_dispatch__(

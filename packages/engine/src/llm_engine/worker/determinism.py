@@ -33,7 +33,8 @@ def check_deterministic(model: Model, layout: KVLayout) -> None:
     )
     caches = allocate_pool(model.caches, layout, 1, model.dtype, model.device).caches
     try:
-        with torch.inference_mode(), ops.batch_invariant(), BatchInvarianceCheck():
+        check = BatchInvarianceCheck()  # type: ignore[no-untyped-call]  # torch's own initialiser
+        with torch.inference_mode(), ops.batch_invariant(), check:
             steps.run_prompts(caches)
             model.raw_logits(steps.run_decodes(caches))
     except (BackendUnavailable, DependsOnBatch) as error:

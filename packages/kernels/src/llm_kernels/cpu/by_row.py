@@ -124,7 +124,8 @@ def route_experts(logits_TN: Tensor, bias_N: Tensor | None, rule: RoutingRule) -
     """As `reference.routing.route_experts`."""
     if len(logits_TN) == 0:
         return reference_routing.route_experts(logits_TN, bias_N, rule)
-    rows = [reference_routing.route_experts(row, bias_N, rule) for row in logits_TN.split(1)]
+    ones = [slice(row, row + 1) for row in range(len(logits_TN))]
+    rows = [reference_routing.route_experts(logits_TN[one], bias_N, rule) for one in ones]
     return torch.cat([weights for weights, _ in rows]), torch.cat([ids for _, ids in rows])
 
 
@@ -247,9 +248,7 @@ def token_ranks(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, T
     """As `reference.sampling.token_ranks`."""
     if len(logits) == 0:
         return reference_sampling.token_ranks(logits, tokens, num_top)
-    rows = [
-        reference_sampling.token_ranks(row, token, num_top)
-        for row, token in zip(logits.split(1), tokens.split(1), strict=True)
-    ]
+    ones = [slice(row, row + 1) for row in range(len(logits))]
+    rows = [reference_sampling.token_ranks(logits[one], tokens[one], num_top) for one in ones]
     first, second, third, fourth = (torch.cat(parts) for parts in zip(*rows, strict=True))
     return first, second, third, fourth

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from llm_kernels.checks import check_gate_options
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.invariance import batch_invariant
-from llm_kernels.ops.activation import activation, gated_activation
+from llm_kernels.ops.activation import ActivationKind, activation, gated_activation
 from llm_kernels.ops.linear import linear
 
 
@@ -25,7 +27,7 @@ def moe(
     outputs_TKE = torch.zeros((*ids_TK.shape, x_TE.shape[1]), dtype=torch.float32)
     weights_TK = weights_TK.float()
     with batch_invariant():
-        for expert in ids_TK.unique().tolist():
+        for expert in sorted(set(ids_TK.flatten().tolist())):
             tokens, choices = (ids_TK == expert).nonzero(as_tuple=True)
             weight_P1 = weights_TK[tokens, choices].unsqueeze(-1)
             if 0 <= expert < num_experts:
@@ -40,15 +42,16 @@ def moe(
 
 def _weighted(mlp: ExpertMlp, expert: int, x_PE: torch.Tensor, weight_P1: torch.Tensor) -> torch.Tensor:
     """The weighted outputs of one expert, float32."""
+    kind = cast("ActivationKind", mlp.activation)
     if mlp.weight_input:
         x_PE = (x_PE.float() * weight_P1).to(x_PE.dtype)
     projected = linear(x_PE, mlp.up[expert], _bias(mlp.up_bias, expert, x_PE.dtype))
     if mlp.gated:
         inner = projected.new_empty((projected.shape[0], projected.shape[1] // 2))
-        gated_activation(inner, projected, mlp.activation, limit=mlp.limit, alpha=mlp.alpha)
+        gated_activation(inner, projected, kind, limit=mlp.limit, alpha=mlp.alpha)
     else:
         inner = torch.empty_like(projected)
-        activation(inner, projected, mlp.activation)
+        activation(inner, projected, kind)
     y_PE = linear(inner, mlp.down[expert], _bias(mlp.down_bias, expert, x_PE.dtype)).float()
     return y_PE if mlp.weight_input else y_PE * weight_P1
 

@@ -32,6 +32,12 @@ LATENT_ATTENTION: Op[_LatentAttention] = Op(
         torch_backend(reference_latent_attention.latent_attention),
         by_row_backend("latent_attention"),
         *triton_backends("latent_attention", "latent_attention", lambda _dtype, size: size <= 512),
+        *triton_backends(
+            "invariant_latent_attention",
+            "latent_attention",
+            lambda _dtype, size: size <= 512,
+            is_for_invariance=True,
+        ),
     ],
     default_size=512,
 )

@@ -55,7 +55,7 @@ def latent_attention(
     if metadata.num_decodes > 0:
         _decode(out_THR, query_THL, latent_cache, metadata, scale)
     if metadata.context_lens.numel() > metadata.num_decodes:
-        _prefill(out_THR, query_THL, latent_cache, metadata, scale)
+        prefill(out_THR, query_THL, latent_cache, metadata, scale, first_row=metadata.num_decodes)
 
 
 def _constants(
@@ -115,14 +115,17 @@ def _decode(
         combine(out, partial, state, metadata.context_lens, tile.block_n, least_blocks, splits)
 
 
-def _prefill(
+def prefill(
     out: torch.Tensor,
     query: torch.Tensor,
     latent_cache: torch.Tensor,
     metadata: AttentionMetadata,
     scale: float,
+    *,
+    first_row: int,
+    **options: object,
 ) -> None:
-    first_row = metadata.num_decodes
+    """The rows from `first_row` on, each of whose earlier rows is one token; `options` of the compiler."""
     num_rows = metadata.context_lens.numel() - first_row
     tile = latent_prefill_tile(query.dtype)
     num_pairs = (query.shape[0] - first_row) * query.shape[1]
@@ -141,4 +144,5 @@ def _prefill(
         num_rows,
         scale,
         **_constants(out, query, latent_cache, tile),
+        **options,
     )
