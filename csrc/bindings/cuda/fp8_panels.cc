@@ -31,10 +31,17 @@ std::int64_t stride_of_rows(const TensorView& x) { return x.size(0) == 1 ? x.siz
 
 void set_scales(kernels::PanelArgs& args, const TensorView& scale, const Optional<TensorView>& token_scale) {
   check_dtype("weight_scale", scale, kDLFloat, 32, "float32");
-  args.scale_of_rows = scale.numel() != 1;
-  if (args.scale_of_rows) {
+  if (scale.ndim() == 2) {
+    check_shape("weight_scale", scale, {(args.out_size + 127) / 128, (args.in_size + 127) / 128});
+    check_inner_contiguous("weight_scale", scale);
+    args.scale_kind = kernels::LinearScale::kBlock;
+    args.scale_stride = scale.stride(0);
+  } else if (scale.numel() == 1) {
+    args.scale_kind = kernels::LinearScale::kTensor;
+  } else {
     check_shape("weight_scale", scale, {args.out_size});
     check_inner_contiguous("weight_scale", scale);
+    args.scale_kind = kernels::LinearScale::kChannel;
   }
   args.scale = data_as<const float>(scale);
   if (!token_scale.has_value()) return;

@@ -153,7 +153,7 @@ struct PanelKernel {
     __device__ Quad(const Epilogue& epilogue, int row) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scale[i] = epilogue.scale[(row + i) * epilogue.scale_stride];
+        scale[i] = epilogue.scale == nullptr ? 1.0f : epilogue.scale[(row + i) * epilogue.scale_stride];
         bias[i] = epilogue.bias == nullptr ? 0.0f : __bfloat162float(epilogue.bias[row + i]);
       }
     }

@@ -22,8 +22,8 @@ inline Epilogue panel_epilogue(const PanelArgs& args) {
   epilogue.out = static_cast<__nv_bfloat16*>(args.out);
   epilogue.out_stride = args.out_stride;
   epilogue.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  epilogue.scale = args.scale;
-  epilogue.scale_stride = args.scale_of_rows;
+  epilogue.scale = args.scale_kind == LinearScale::kBlock ? nullptr : args.scale;
+  epilogue.scale_stride = args.scale_kind == LinearScale::kChannel;
   epilogue.token_scale = args.token_scale;
   epilogue.token_scale_stride = args.token_scale_stride;
   epilogue.num_tokens = args.num_tokens;

@@ -19,6 +19,9 @@ void check(const PanelArgs& args) {
   }
   const bool few = args.token_scale == nullptr;
   if (few && args.num_tokens > 8) throw ArgumentError("x_TI", "expected up to 8 tokens of bfloat16");
+  const bool blocks = args.scale_kind == LinearScale::kBlock;
+  if (!few && blocks) throw ArgumentError("weight_scale", "blocks of scales go with tokens of bfloat16");
+  if (blocks && gated && args.out_size % 32 != 0) throw ArgumentError("weight_OI", "expected O a multiple of 32");
   if (few && (plan.groups != 1 && plan.groups != 2)) throw ArgumentError("groups", "expected 1 or 2");
   if (!few && plan.groups != 2 && plan.groups != 3) throw ArgumentError("groups", "expected 2 or 3");
   const bool is_power = plan.split == 1 || plan.split == 2 || plan.split == 4 || plan.split == 8;

@@ -20,17 +20,19 @@ pytestmark = [
 SPLITS = [1, 2, 4, 8]
 # Outputs and inputs: the last panel is not full, and in the second case neither is the last step.
 SHAPES = [(832, 4096), (400, 1168)]
-# Nothing is rounded but the result, and sums within the tensor cores.
-ROUNDED = 6e-3
+# Nothing is rounded but the result, and sums within the tensor cores. What the kernel quantizes itself may be
+# the neighbouring number of the reference's.
+ROUNDED, QUANTIZED = 6e-3, 2e-2
 
 
 def _randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda").to(dtype)
 
 
-def _weight(outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _weight(outputs: int, inputs: int, *, blocks: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     values = (_randn(outputs, inputs, seed=1) * 100).clamp(-448, 448).to(E4M3)
-    return values, _randn(outputs, seed=2).abs() * 1e-3 + 1e-4
+    shape = (num_groups(outputs), num_groups(inputs)) if blocks else (outputs,)
+    return values, _randn(*shape, seed=2).abs() * 1e-3 + 1e-4
 
 
 def _quantized(x: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +50,7 @@ def _wanted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ga
     return F.silu(out[:, :inner]) * out[:, inner:]
 
 
-def _check(given, scales, weight, scale, bias, gate, plan, wanted) -> None:
+def _check(given, scales, weight, scale, bias, gate, plan, wanted, bound=ROUNDED) -> None:
     from llm_kernels.cuda.fp8_panels import panels
 
     found = []
@@ -56,7 +58,7 @@ def _check(given, scales, weight, scale, bias, gate, plan, wanted) -> None:
         out = torch.full(wanted.shape, float("nan"), dtype=torch.bfloat16, device="cuda")
         panels(out, given, scales, weight, scale, bias, gate, plan)
         found.append(out)
-    assert float((found[0].float() - wanted).norm() / wanted.norm()) < ROUNDED
+    assert float((found[0].float() - wanted).norm() / wanted.norm()) < bound
     assert torch.equal(*found)
 
 
@@ -84,18 +86,21 @@ def test_quantized_tokens(groups, split, tile, gate):
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("groups", [1, 2])
-def test_tokens_that_the_kernel_quantizes(groups, split, tokens, gate):
+@pytest.mark.parametrize("blocks", [False, True])
+def test_tokens_that_the_kernel_quantizes(blocks, groups, split, tokens, gate):
     from llm_kernels.cuda.fp8_panels import PanelPlan
 
     for outputs, inputs in (*SHAPES, *([(4096, 12288)] if split > 1 else [])):
-        weight, scale = _weight(outputs, inputs)
+        if blocks and gate and outputs % 32 != 0:
+            continue
+        weight, scale = _weight(outputs, inputs, blocks=blocks)
         bias = _randn(outputs, dtype=torch.bfloat16, seed=3) if outputs == 400 else None
         x = _randn(tokens, inputs, dtype=torch.bfloat16)
         wide = dequantize_activation(*_quantized(x, num_groups(inputs)))
         wanted = _wanted(wide, dequantize_weight(weight, scale), bias, gate)
         for resident in (1, 3):
             plan = PanelPlan(groups, split, 8, resident)
-            _check(x, None, weight, scale, bias, gate, plan, wanted)
+            _check(x, None, weight, scale, bias, gate, plan, wanted, QUANTIZED)
 
 
 def test_one_scale_for_all_and_rows_apart():

@@ -29,8 +29,9 @@ struct PanelArgs {
   std::int64_t token_scale_stride;
   const void* weight;  // e4m3 [O, I]; with a gate the gate's rows first
   std::int64_t weight_stride;
-  const float* scale;  // one, or [O]
-  bool scale_of_rows;
+  const float* scale;  // one, [O] or, with bfloat16 tokens, [ceil(O / 128), ceil(I / 128)]
+  std::int64_t scale_stride;
+  LinearScale scale_kind;
   const void* bias;  // bfloat16 [O] or null
   std::int32_t num_tokens, out_size, in_size;
   LinearGate gate;
