@@ -53,7 +53,7 @@ all() {
 memory() { python3 -m pytest -s -m gpu packages/engine/tests/test_engine_memory_gpu.py "${shared[@]}"; }
 agreement() { python3 -m pytest -s -m gpu tests/gpu "${shared[@]}"; }
 soak() {
-    python3 benchmarks/soak.py --shape qwen3-0.6b --minutes "${SOAK_MINUTES:-10}" --kv-mib "${SOAK_KV_MIB:-24000}"
+    python3 benchmarks/soak.py --shape qwen3-0.6b --minutes "${SOAK_MINUTES:-10}" --kv-mib "${SOAK_KV_MIB:-28000}"
 }
 
 status=0

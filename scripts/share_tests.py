@@ -4,7 +4,7 @@
 
 Every test runs in exactly one process. It fails (exit code 1) when a test fails, when one was taken and has
 no outcome (its process died), when some were taken by none, and when compute-sanitizer, named with `--under`,
-finds errors. What a failing process printed comes first, a line a file last.
+finds errors. What failed comes first, a line a file last.
 """
 
 import argparse
@@ -27,9 +27,10 @@ SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
 
 @dataclass(slots=True)
 class Outcomes:
-    """Of all processes together: what each test came to, the seconds it took, and what was to run."""
+    """Of all processes together: what each test came to, why it failed, its seconds, and what was to run."""
 
     of: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     seconds: Counter[str] = field(default_factory=Counter)
     collected: set[str] = field(default_factory=set)
     num_finished: int = 0
@@ -50,8 +51,10 @@ class Outcomes:
             else:
                 self._add_phase(**note)
 
-    def _add_phase(self, test: str, when: str, outcome: str, seconds: float) -> None:
+    def _add_phase(self, test: str, when: str, outcome: str, seconds: float, text: str) -> None:
         self.seconds[test] += seconds
+        if text:
+            self.texts[test] = text
         is_first = self.of.get(test, "died") == "died" and (when == "call" or outcome != "passed")
         if is_first or outcome == "failed":
             self.of[test] = outcome
@@ -165,10 +168,12 @@ def main() -> int:
     outcomes = Outcomes()
     for worker in workers:
         outcomes.add(folder / f"outcomes{worker}.jsonl")
-        if codes[worker]:
+        if codes[worker] not in {0, 1}:
             print(f"== process {worker}: exit code {codes[worker]}")
-            print("\n".join((folder / f"log{worker}").read_text(errors="replace").splitlines()[-150:]))
+            print("\n".join((folder / f"log{worker}").read_text(errors="replace").splitlines()[-40:]))
     wrong = outcomes.wrong()
+    for test, text in list(outcomes.texts.items())[:12]:
+        print(f"== {test}\n{text}\n")
     errors = sanitizer_errors(folder, arguments.workers) if "sanitizer" in arguments.under else []
     for test, seconds in outcomes.seconds.most_common(arguments.slowest):
         print(f"{seconds:8.1f} s {test}")

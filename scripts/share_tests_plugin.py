@@ -63,7 +63,10 @@ class Share:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes an outcome; a skip by a mark comes in the set-up."""
-        self._note(test=report.nodeid, when=report.when, outcome=report.outcome, seconds=report.duration)
+        text = str(report.longrepr)[-2000:] if report.failed else ""
+        self._note(
+            test=report.nodeid, when=report.when, outcome=report.outcome, seconds=report.duration, text=text
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
