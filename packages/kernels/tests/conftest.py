@@ -179,3 +179,11 @@ def rerun_in_the_interpreter(request: pytest.FixtureRequest) -> Callable[[], int
         return int(passed.group(1))
 
     return rerun
+
+
+@pytest.fixture(autouse=True)
+def returned_device_memory():
+    """Many processes of tests share a device: what a large one took goes back."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 2**30:
+        torch.cuda.empty_cache()
