@@ -18,6 +18,7 @@ cd "$(dirname "$0")/.."
 out=$1
 shift
 mkdir -p "$out"
+sanitizer="compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --error-exitcode 3"
 shared=(-q -m gpu --timeout 500 -p no:cacheprovider)
 
 tests() {
@@ -33,12 +34,16 @@ memcheck() {
     local file family
     for file in packages/kernels/tests/test_kernels_cuda_*_gpu.py; do
         family=$(basename "$file" _gpu.py)
-        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-3}" --logs "$out/$family" \
-            --under "compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --error-exitcode 3" \
-            "$file" "${shared[@]}" >"$out/$family.log" 2>&1 || touch "$out/$family.failed" &
+        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-2}" --logs "$out/$family" \
+            --under "$sanitizer" "$file" "${shared[@]}" >"$out/$family.log" 2>&1 || touch "$out/$family.failed" &
     done
+    $sanitizer python3 -m pytest packages/kernels/tests/planted_fault.py -p no:cacheprovider >"$out/planted.log" 2>&1
     wait
-    tail -n 30 "$out"/test_kernels_cuda_*.log
+    tail -n 8 "$out"/test_kernels_cuda_*.log
+    if ! grep -m 1 'Invalid __global__ read' "$out/planted.log"; then
+        echo 'memcheck has not found the fault of planted_fault.py'
+        return 1
+    fi
     ! compgen -G "$out/test_kernels_cuda_*.failed"
 }
 all() {
