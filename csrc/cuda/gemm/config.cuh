@@ -25,7 +25,7 @@ struct Config {
 
   // The warpgroups that multiply come first, then one that copies; where the sums leave no registers for that one, a
   // thread of the first copies.
-  static constexpr bool kFeeds = Groups == 3 && Tokens == 256;
+  static constexpr bool kFeeds = Groups == 3 && Tokens > 192;
   static constexpr int kConsumers = 128 * Groups;
   static constexpr int kThreads = kConsumers + (kFeeds ? 0 : 128);
   static constexpr bool kMovesRegisters = Groups > 1 && !kFeeds;

@@ -7,10 +7,8 @@ namespace llm_kernels::cuda::gemm {
 
 bool gated_gemm_bf16_few(const LinearArgs& args, const GemmPlan& plan) {
   using T = __nv_bfloat16;
-  return launch_if<T, true, 2, 1, 64>(args, plan) ||
-         launch_if<T, true, 2, 1, 96>(args, plan) ||
-         launch_if<T, true, 2, 1, 128>(args, plan) ||
-         launch_if<T, true, 2, 2, 128>(args, plan) ||
+  return launch_if<T, true, 2, 1, 64>(args, plan) || launch_if<T, true, 2, 1, 96>(args, plan) ||
+         launch_if<T, true, 2, 1, 128>(args, plan) || launch_if<T, true, 2, 2, 128>(args, plan) ||
          launch_if<T, true, 3, 1, 128>(args, plan);
 }
 

@@ -18,8 +18,12 @@ struct Product;
 #define LLM_REGISTERS_32 LLM_TEN() LLM_TEN(1) LLM_TEN(2) "%30, %31"
 #define LLM_REGISTERS_48 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define LLM_REGISTERS_64 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) "%60, %61, %62, %63"
+#define LLM_REGISTERS_80 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) LLM_TEN(6)                 \
+  "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define LLM_REGISTERS_96 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) LLM_TEN(6) LLM_TEN(7)      \
   LLM_TEN(8) "%90, %91, %92, %93, %94, %95"
+#define LLM_REGISTERS_112 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) LLM_TEN(6) LLM_TEN(7)     \
+  LLM_TEN(8) LLM_TEN(9) LLM_TEN(10) "%110, %111"
 #define LLM_REGISTERS_128 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) LLM_TEN(6) LLM_TEN(7)     \
   LLM_TEN(8) LLM_TEN(9) LLM_TEN(10) LLM_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define LLM_F4(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3])
@@ -40,7 +44,10 @@ struct Product;
   LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 64, LLM_REGISTERS_32, "%32", "%33", LLM_F32(0))                                \
   LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 96, LLM_REGISTERS_48, "%48", "%49", LLM_F32(0), LLM_F16(32))                   \
   LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 128, LLM_REGISTERS_64, "%64", "%65", LLM_F32(0), LLM_F32(32))                  \
+  LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 160, LLM_REGISTERS_80, "%80", "%81", LLM_F32(0), LLM_F32(32), LLM_F16(64))     \
   LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 192, LLM_REGISTERS_96, "%96", "%97", LLM_F32(0), LLM_F32(32), LLM_F32(64))     \
+  LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 224, LLM_REGISTERS_112, "%112", "%113", LLM_F32(0), LLM_F32(32), LLM_F32(64),  \
+              LLM_F16(96))                                                                                           \
   LLM_PRODUCT(TYPE, NAME, STEP, TAIL, 256, LLM_REGISTERS_128, "%128", "%129", LLM_F32(0), LLM_F32(32), LLM_F32(64),  \
               LLM_F32(96))
 
@@ -53,7 +60,9 @@ LLM_PRODUCTS(__nv_fp8_e4m3, "e4m3", "k32", "")
 #undef LLM_F16
 #undef LLM_F4
 #undef LLM_REGISTERS_128
+#undef LLM_REGISTERS_112
 #undef LLM_REGISTERS_96
+#undef LLM_REGISTERS_80
 #undef LLM_REGISTERS_64
 #undef LLM_REGISTERS_48
 #undef LLM_REGISTERS_32

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from llm_kernels.cuda.gemm_tiles import SIZES, UNSPLIT_GATED
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.reference.gated_linear import gated_linear as reference_gated_linear
 
@@ -17,23 +18,9 @@ pytestmark = [
 ]
 
 BOUND = 5e-3  # of bfloat16 results; the inputs are the same
-TILES = (
-    (1, 1, 64),
-    (2, 1, 64),
-    (2, 1, 96),
-    (1, 1, 128),
-    (2, 1, 128),
-    (2, 2, 128),
-    (3, 1, 128),
-    (2, 1, 192),
-    (3, 1, 192),
-    (2, 1, 256),
-    (3, 1, 256),
-)
-GATED_TILES = tuple(t for t in TILES if t[0] > 1)
-UNSPLIT_GATED = ((3, 1, 256),)  # whose sums do not fit beside each other
+GATED_SIZES = tuple(size for size in SIZES if size[0] > 1)
 # Whole tiles, ragged ones, a single short step, fewer rows than a tile, many tiles a block.
-SHAPES = ((256, 1024, 512), (77, 392, 200), (1, 8, 8), (300, 4104, 1096), (515, 640, 64), (1030, 5120, 320))
+PROBLEMS = ((256, 1024, 512), (77, 392, 200), (1, 8, 8), (300, 4104, 1096), (515, 640, 64), (1030, 5120, 320))
 
 
 def _draw(*shape: int, seed: int) -> torch.Tensor:
@@ -65,31 +52,31 @@ def _tiled(
 
 @pytest.mark.parametrize("pair", [1, 2])
 @pytest.mark.parametrize("split", [1, 2, 3, 4])
-@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("size", SIZES)
 def test_products_are_those_of_float64(
-    tiles: tuple[int, int, int], split: int, pair: int, relative_error: Callable[..., float]
+    size: tuple[int, int, int], split: int, pair: int, relative_error: Callable[..., float]
 ) -> None:
-    for tokens, out_size, in_size in SHAPES:
+    for tokens, out_size, in_size in PROBLEMS:
         x, weight, bias = _problem(tokens, out_size, in_size)
         exact = x.double() @ weight.double().T
-        assert relative_error(_tiled(x, weight, tiles=(*tiles, split, pair)), exact) < BOUND
-        out = _tiled(x, weight, bias, tiles=(*tiles, split, pair))
+        assert relative_error(_tiled(x, weight, tiles=(*size, split, pair)), exact) < BOUND
+        out = _tiled(x, weight, bias, tiles=(*size, split, pair))
         assert relative_error(out, exact + bias.double()) < BOUND
 
 
 @pytest.mark.parametrize("pair", [1, 2])
 @pytest.mark.parametrize("split", [1, 2, 4])
-@pytest.mark.parametrize("tiles", GATED_TILES)
+@pytest.mark.parametrize("size", GATED_SIZES)
 def test_gated_products_are_those_of_float32(
-    tiles: tuple[int, int, int], split: int, pair: int, relative_error: Callable[..., float]
+    size: tuple[int, int, int], split: int, pair: int, relative_error: Callable[..., float]
 ) -> None:
-    if split > 1 and tiles in UNSPLIT_GATED:
+    if split > 1 and size == UNSPLIT_GATED:
         pytest.skip("the sums of such tiles do not fit")
     for tokens, out_size, in_size in ((256, 1024, 512), (77, 400, 200), (1, 16, 8), (1030, 2 * 2568, 320)):
         x, weight, bias = _problem(tokens, out_size, in_size)
         for gate, kind in ((1, "silu"), (2, "gelu"), (3, "gelu_tanh")):
             expected = reference_gated_linear(x.float(), weight.float(), kind, bias.float(), None)
-            out = _tiled(x, weight, bias, gate, (*tiles, split, pair))
+            out = _tiled(x, weight, bias, gate, (*size, split, pair))
             assert relative_error(out, expected) < 1.5 * BOUND
 
 

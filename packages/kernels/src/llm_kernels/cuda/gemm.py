@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from llm_kernels.cuda.gemm_tiles import Tiles
 from llm_kernels.cuda.library import invalid, native
 
 _tiled_linear = native("tiled_linear")
 
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a product is cut; the meaning of each number is in csrc/include/llm_kernels/cuda/gemm.h.
-
-    Args:
-        groups: Warpgroups that multiply, 1 to 3.
-        blocks: Blocks of 64 rows of the weights a warpgroup.
-        tokens: Of a tile.
-        split: Parts of I, added up within a cluster.
-        pair: 2: two tiles of neighbouring rows share what they read of the tokens; else 1.
-    """
-
-    groups: int
-    blocks: int
-    tokens: int
-    split: int = 1
-    pair: int = 1
+__all__ = ["Tiles", "tiled"]
 
 
 def tiled(

@@ -1,0 +1,91 @@
+"""Which tiles a product of many tokens takes: a rough model of an H200. Knows no kernel and needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_MULTIPROCESSORS = 132
+_CYCLES_PER_US = 1700
+_WEIGHT_BYTES_PER_US = 4.27e6
+# A multiprocessor multiplies 2,048 pairs of bfloat16 a cycle; the L2 cache feeds it about 40 bytes a cycle.
+_PAIRS_PER_CYCLE = 2048
+_FED_BYTES_PER_CYCLE = 40
+_COLUMNS = 64  # of I in a step
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a product is cut; the meaning of each number is in csrc/include/llm_kernels/cuda/gemm.h.
+
+    Args:
+        groups: Warpgroups that multiply, 1 to 3.
+        blocks: Blocks of 64 rows of the weights a warpgroup.
+        tokens: Of a tile.
+        split: Parts of I, added up within a cluster.
+        pair: 2: two tiles of neighbouring rows share what they read of the tokens; else 1.
+    """
+
+    groups: int
+    blocks: int
+    tokens: int
+    split: int = 1
+    pair: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weights in a tile."""
+        return 64 * self.groups * self.blocks
+
+
+SIZES = (
+    (1, 1, 64),
+    (2, 1, 64),
+    (2, 1, 96),
+    (1, 1, 128),
+    (2, 1, 128),
+    (2, 2, 128),
+    (3, 1, 128),
+    (2, 1, 160),
+    (3, 1, 160),
+    (2, 1, 192),
+    (3, 1, 192),
+    (2, 1, 224),
+    (3, 1, 224),
+    (2, 1, 256),
+    (3, 1, 256),
+)
+"""Groups, blocks and tokens of the kernels there are; those of one group have no gate."""
+UNSPLIT_GATED = (3, 1, 256)
+"""The size whose sums, with a gate, do not fit beside each other: no split."""
+
+
+def candidates(tokens: int, in_size: int, gated: bool) -> Iterator[Tiles]:
+    """The tiles worth a thought: at most a third of the tokens of all tiles lie outside."""
+    for groups, blocks, size in SIZES:
+        if (gated and groups == 1) or (size > 64 and -(-tokens // size) * size > 1.5 * tokens):
+            continue
+        for split in (1, 2, 3, 4, 5, 6, 8):
+            unsplit = gated and (groups, blocks, size) == UNSPLIT_GATED
+            if split > 1 and (unsplit or in_size < 2 * split * _COLUMNS):
+                continue
+            for pair in (1, 2):
+                if split * pair <= 8:
+                    yield Tiles(groups, blocks, size, split, pair)
+
+
+def estimate_us(tiles: Tiles, tokens: int, out_size: int, in_size: int) -> float:
+    """About how many microseconds a product takes, by what its blocks multiply, read and write in turn."""
+    places = -(-out_size // tiles.rows) * -(-tokens // tiles.tokens)
+    cluster = tiles.split * tiles.pair
+    blocks_at_once = _MULTIPROCESSORS // cluster * cluster if cluster <= 2 else 128 // cluster * cluster
+    multiplied = tiles.rows * tiles.tokens * _COLUMNS / _PAIRS_PER_CYCLE
+    fed = (tiles.rows + tiles.tokens / tiles.pair) * 2 * _COLUMNS / _FED_BYTES_PER_CYCLE
+    part = -(-in_size // (_COLUMNS * tiles.split)) * max(multiplied, fed)
+    sums = tiles.rows * tiles.tokens
+    rounds = -(-places * tiles.split // blocks_at_once)
+    if tiles.split > 1:
+        cycles = rounds * (part + 2500 + sums * 4 / 30)
+    else:
+        cycles = rounds * (part + sums * 2 / 100) + 2500 + sums * 2 / 60
+    return max(cycles / _CYCLES_PER_US, out_size * in_size * 2 / _WEIGHT_BYTES_PER_US + 2)
