@@ -171,9 +171,10 @@ void decode_attention_ffi(TensorView out, TensorView query, TensorView key_cache
 void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
                                Optional<TensorView> key_scale, Optional<TensorView> value_scale,
                                TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
-                               TensorView parts, TensorView plan, std::int64_t num_rows, double scale, double soft_cap,
+                               Optional<TensorView> prefix_lens, Optional<TensorView> partial,
+                               Optional<TensorView> partial_state, TensorView parts, TensorView plan, std::int64_t num_rows, double scale, double soft_cap,
                                std::int64_t sliding_window, std::int64_t chunk, int num_blocks, int warps, int stages,
-                               int least_tiles, bool boxes) {
+                               int least_tiles, bool evict_first) {
   guarded([&] {
     kernels::EvenDecodeArgs args{};
     args.call = decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables,
@@ -189,6 +190,7 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
     check_dtype("plan", plan, kDLInt, 32, "int32");
     check_contiguous("parts", parts);
     check_contiguous("plan", plan);
+    args.call.prefix = prefix_parts(prefix_lens, partial, partial_state, num_rows, query);
     args.call.warps = warps;
     args.parts = data_as<float>(parts);
     args.plan = data_as<int4>(plan);
@@ -196,7 +198,7 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
     args.stages = stages;
     args.least_tiles = least_tiles;
     args.num_cache_blocks = key_cache.size(0);
-    args.boxes = boxes;
+    args.evict_first = evict_first;
     const DeviceGuard guard(query);
     check_status("decode_attention_even", kernels::decode_attention_even(args, stream_of(query)));
   });

@@ -19,18 +19,14 @@ CUtensorMap encode_tile_map(const EvenDecodeArgs& args, const DecodeCache& cache
                     Tile::kPanelBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
-template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
+template <class T, class C, int D, int Octets, int Warps, int Stages>
 cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   static std::atomic<std::uint64_t> raised{0};
-  auto* kernel = even_kernel<T, C, D, Octets, Warps, Stages, Boxes>;
-  constexpr int shared_bytes = EvenKernel<T, C, D, Octets, Warps, Stages, Boxes>::kSharedBytes;
+  auto* kernel = even_kernel<T, C, D, Octets, Warps, Stages>;
+  constexpr int shared_bytes = EvenKernel<T, C, D, Octets, Warps, Stages>::kSharedBytes;
   cudaError_t status = raise_limits(kernel, shared_bytes, raised);
   if (status != cudaSuccess) return status;
-  EvenMaps maps{};
-  if constexpr (Boxes) {
-    maps.key = encode_tile_map<C, D>(args, args.call.key);
-    maps.value = encode_tile_map<C, D>(args, args.call.value);
-  }
+  const EvenMaps maps{encode_tile_map<C, D>(args, args.call.key), encode_tile_map<C, D>(args, args.call.value)};
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -50,24 +46,21 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   return cudaLaunchKernelEx(&config, combine_even_kernel<T, C, D, Octets>, args, num_warps);
 }
 
-template <class T, class C, int Octets, bool Boxes>
+template <class T, class C, int Octets>
 cudaError_t launch_config(const EvenDecodeArgs& args, cudaStream_t stream) {
   const int warps = args.call.warps, stages = args.stages;
-  if (warps == 1 && stages == 3) return launch_even<T, C, 128, Octets, 1, 3, Boxes>(args, stream);
-  if (warps == 4 && stages == 3) return launch_even<T, C, 128, Octets, 4, 3, Boxes>(args, stream);
+  if (warps == 4 && stages == 3) return launch_even<T, C, 128, Octets, 4, 3>(args, stream);
   if constexpr (Octets == 1) {
-    if (warps == 1 && stages == 4) return launch_even<T, C, 128, Octets, 1, 4, Boxes>(args, stream);
-    if (warps == 1 && stages == 6) return launch_even<T, C, 128, Octets, 1, 6, Boxes>(args, stream);
-    if (warps == 4 && stages == 6) return launch_even<T, C, 128, Octets, 4, 6, Boxes>(args, stream);
-    if (warps == 8 && stages == 3) return launch_even<T, C, 128, Octets, 8, 3, Boxes>(args, stream);
+    if (warps == 4 && stages == 2) return launch_even<T, C, 128, Octets, 4, 2>(args, stream);
+    if (warps == 8 && stages == 3) return launch_even<T, C, 128, Octets, 8, 3>(args, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <class T, class C, bool Boxes>
+template <class T, class C>
 cudaError_t launch_octets(const EvenDecodeArgs& args, cudaStream_t stream) {
-  return even_octets(args.call.num_heads / args.call.num_kv_heads) == 1 ? launch_config<T, C, 1, Boxes>(args, stream)
-                                                                        : launch_config<T, C, 2, Boxes>(args, stream);
+  return even_octets(args.call.num_heads / args.call.num_kv_heads) == 1 ? launch_config<T, C, 1>(args, stream)
+                                                                        : launch_config<T, C, 2>(args, stream);
 }
 
 }  // namespace
@@ -77,12 +70,8 @@ cudaError_t decode_attention_even(const EvenDecodeArgs& args, cudaStream_t strea
   using bf16 = __nv_bfloat16;
   using e4m3 = __nv_fp8_e4m3;
   if (args.call.head_size != 128 || args.call.is_half) return cudaErrorInvalidValue;
-  if (args.boxes) {
-    return args.call.is_float8_cache ? decode::launch_octets<bf16, e4m3, true>(args, stream)
-                                     : decode::launch_octets<bf16, bf16, true>(args, stream);
-  }
-  return args.call.is_float8_cache ? decode::launch_octets<bf16, e4m3, false>(args, stream)
-                                   : decode::launch_octets<bf16, bf16, false>(args, stream);
+  return args.call.is_float8_cache ? decode::launch_octets<bf16, e4m3>(args, stream)
+                                   : decode::launch_octets<bf16, bf16>(args, stream);
 }
 
 }  // namespace llm_kernels::cuda

@@ -11,6 +11,17 @@
 
 #include "cuda/decode/decode_kernel.cuh"
 
+#ifdef LLM_DECODE_TIMES
+#define TIME(i)                                                                                            \
+  do {                                                                                                     \
+    unsigned long long t;                                                                                  \
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");                                         \
+    if (threadIdx.x % 32 == 0) args.times[8 * warp + i] = t;                                               \
+  } while (0)
+#else
+#define TIME(i)
+#endif
+
 namespace llm_kernels::cuda::decode {
 
 // How tiles of one head size and format lie in a warp's ring: in panels of 128 bytes, [panel][key][128], as the copy
@@ -33,13 +44,13 @@ struct EvenTile {
   }
 };
 
-// Octets: groups of eight query heads, 1 or 2. Boxes: whether the copy engine fetches a tile at once.
-template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
+// Octets: groups of eight query heads, 1 or 2.
+template <class T, class C, int D, int Octets, int Warps, int Stages>
 struct EvenKernel : EvenTile<C, D> {
   using Unit = std::conditional_t<sizeof(C) == 1, __half, T>;
   static constexpr int kOctets = Octets, kStages = Stages;
   static constexpr int kRingBytes = Warps * Stages * EvenTile<C, D>::kStageBytes;
-  static constexpr int kSharedBytes = kRingBytes + (Boxes ? Warps * Stages * 8 : 0);
+  static constexpr int kSharedBytes = kRingBytes + Warps * Stages * 8;
   static constexpr int kPartFloats = even_part_floats(D, Octets);
 };
 
@@ -131,107 +142,71 @@ __device__ inline Share find_share(const EvenDecodeArgs& args, int warp, int num
   return share;
 }
 
-// Which tile a warp fetches next, and the block of the cache that holds it.
+// Which tile a warp fetches next, and the block of the cache that holds it. Blocks are looked up a batch of 32 tiles ahead:
+// while the device's memory is busy an answer takes as long as several tiles.
 class Next {
- public:
-  __device__ Next(const DecodeAttentionArgs& args, const Share& share)
-      : args_(args), place(share.first), left_(share.end - share.begin), lane_(threadIdx.x % 32) {}
-
-  __device__ bool is_there() const { return left_ > 0; }
-  // By all lanes of the warp.
-  __device__ int block() {
-    if (known_ == 0) look_up();
-    return __shfl_sync(~0u, entry_, 32 - known_);
-  }
-  __device__ void advance() {
-    --known_;
-    --left_;
-    if (place.advance(args_)) known_ = 0;
-  }
-
- private:
-  // The blocks of the next 32 tiles of this head, one a lane.
-  __device__ void look_up() {
-    const int mine = place.tile + lane_;
-    const std::int32_t* table = args_.block_tables + place.row * args_.block_tables_stride;
-    const int key = place.range.origin + mine * kDecodeKeys;
-    entry_ = key < place.range.end ? table[key / args_.block_size] : 0;
-    known_ = 32;
-  }
-
-  const DecodeAttentionArgs& args_;
-
  public:
   Place place;
 
- private:
-  int left_;
-  const int lane_;
-  int known_ = 0, entry_ = 0;
-};
-
-// Copies tiles to a warp's ring, one after another, 16 bytes a lane.
-template <class Kernel, class C>
-class LaneCopies {
- public:
-  __device__ LaneCopies(const EvenDecodeArgs& args, const EvenMaps&, const Share& share, std::uint32_t ring,
-                        std::uint32_t)
-      : args_(args.call), next_(args.call, share), ring_(ring) {}
-
-  // Begins to copy the next tile; an empty group past the last one keeps the groups counted.
-  __device__ void issue() {
-    if (next_.is_there()) {
-      const std::int64_t block = next_.block();
-      const int begin = next_.place.first_key(), offset = begin % args_.block_size;
-      const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes;
-      copy(stage, args_.key, block, offset, next_.place.range.end - begin);
-      copy(stage + Kernel::kTileBytes, args_.value, block, offset, next_.place.range.end - begin);
-      stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
-      next_.advance();
-    }
-    commit_copies();
+  __device__ Next(const DecodeAttentionArgs& args, const Share& share)
+      : place(share.first), args_(args), left_(share.end - share.begin) {
+    batch_ = Batch{place, min(32, place.tiles - place.tile)};
+    ahead_ = look_up(batch_.begin);
+    turn();
   }
-  // Until the tile of the stage is there.
-  __device__ void wait(int) {
-    wait_copies<Kernel::kStages - 2>();
-    __syncwarp();  // all lanes are done with the stage of the tile before, too
+
+  __device__ bool is_there() const { return left_ > 0; }
+  // By all lanes of the warp.
+  __device__ int block() const { return __shfl_sync(~0u, entry_, at_); }
+  __device__ void advance() {
+    --left_;
+    place.advance(args_);
+    if (++at_ == size_ && left_ > 0) turn();
   }
-  __device__ void clear_values(std::uint32_t, int, int) {}  // what is past the context is filled with zeros
-  __device__ void end() { wait_copies<0>(); }
 
  private:
-  __device__ void copy(std::uint32_t to, const DecodeCache& cache, std::int64_t block, int offset, int num_keys) const {
-    const int lane = threadIdx.x % 32;
-    const C* from = static_cast<const C*>(cache.data) + block * cache.stride_block + offset * cache.stride_token +
-                    next_.place.kv_head * cache.stride_head;
-#pragma unroll
-    for (int i = 0; i < kDecodeKeys * Kernel::kChunks / 32; ++i) {
-      const int r = (i * 32 + lane) / Kernel::kChunks, c = (i * 32 + lane) % Kernel::kChunks;
-      const bool valid = r < num_keys;
-      copy_16(to + Kernel::offset(r, c), from + (valid ? r * cache.stride_token : 0) + c * (16 / sizeof(C)), valid);
-    }
+  // Tiles of one head whose blocks are looked up together.
+  struct Batch {
+    Place begin;
+    int size;
+  };
+
+  // The batch ahead becomes the present one, and the next one is asked for.
+  __device__ void turn() {
+    entry_ = ahead_;
+    size_ = batch_.size;
+    at_ = 0;
+    Place& begin = batch_.begin;
+    begin.tile += size_ - 1;
+    begin.advance(args_);
+    batch_.size = min(32, begin.tiles - begin.tile);
+    ahead_ = look_up(begin);
+  }
+  __device__ int look_up(const Place& begin) const {
+    const std::int32_t* table = args_.block_tables + begin.row * args_.block_tables_stride;
+    const int key = begin.first_key() + threadIdx.x % 32 * kDecodeKeys;
+    return key < begin.range.end ? table[key / args_.block_size] : 0;
   }
 
   const DecodeAttentionArgs& args_;
-  Next next_;
-  const std::uint32_t ring_;
-  int stage_ = 0;
+  int left_, size_ = 0, at_ = 0, entry_ = 0, ahead_ = 0;
+  Batch batch_;
 };
 
-// The same by the copy engine, a tile at once.
-template <class Kernel, class C>
-class BoxCopies {
+// Has the copy engine fetch tiles to a warp's ring, one after another.
+template <class Kernel>
+class Copies {
  public:
-  __device__ BoxCopies(const EvenDecodeArgs& args, const EvenMaps& maps, const Share& share, std::uint32_t ring,
-                       std::uint32_t barriers)
-      : block_size_(args.call.block_size), maps_(maps), next_(args.call, share), ring_(ring), barriers_(barriers) {
-    if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < Kernel::kStages; ++i) barrier_init(barriers + 8 * i, 1);
-      barrier_init_fence();
-    }
-    __syncwarp();
-  }
+  __device__ Copies(const EvenDecodeArgs& args, const EvenMaps& maps, const Share& share, std::uint32_t ring,
+                    std::uint32_t barriers)
+      : block_size_(args.call.block_size),
+        policy_(args.evict_first ? 0x12F0000000000000ull : 0x1000000000000000ull),
+        maps_(maps),
+        next_(args.call, share),
+        ring_(ring),
+        barriers_(barriers) {}
 
+  // By all lanes of the warp, which are done with the stage that comes next.
   __device__ void issue() {
     if (!next_.is_there()) return;
     const int block = next_.block();
@@ -239,37 +214,43 @@ class BoxCopies {
       const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes, barrier = barriers_ + 8 * stage_;
       const int offset = next_.place.first_key() % block_size_, head = next_.place.kv_head;
       barrier_expect(barrier, Kernel::kStageBytes);
-      copy_box(stage, &maps_.key, 0, offset, 0, head, block, barrier);
-      copy_box(stage + Kernel::kTileBytes, &maps_.value, 0, offset, 0, head, block, barrier);
+      copy(stage, &maps_.key, offset, head, block, barrier);
+      copy(stage + Kernel::kTileBytes, &maps_.value, offset, head, block, barrier);
     }
     stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
     next_.advance();
   }
-  __device__ void wait(int stage) {
-    barrier_wait(barriers_ + 8 * stage, parity_);
-    if (stage + 1 == Kernel::kStages) parity_ ^= 1;
-    __syncwarp();
-  }
-  // Zeros for the values of keys from `end` on: what lies past the context may be anything.
-  __device__ void clear_values(std::uint32_t stage, int end, int lane) {
-    if (end >= kDecodeKeys) return;
-    for (int i = max(end, 0) * Kernel::kChunks + lane; i < kDecodeKeys * Kernel::kChunks; i += 32) {
-      const std::uint32_t to = stage + Kernel::kTileBytes + Kernel::offset(i / Kernel::kChunks, i % Kernel::kChunks);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-    }
-    fence_async_proxy();
-    __syncwarp();
-  }
-  __device__ void end() {}
 
  private:
+  // A tile: 16 keys from `offset` on of a block and a KV head.
+  __device__ void copy(std::uint32_t to, const CUtensorMap* map, int offset, int head, int block,
+                       std::uint32_t barrier) const {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
+        "l"(map), "r"(0), "r"(offset), "r"(head), "r"(block), "r"(barrier), "l"(policy_)
+        : "memory");
+  }
+
   const int block_size_;
+  const std::uint64_t policy_;
   const EvenMaps& maps_;
   Next next_;
   const std::uint32_t ring_, barriers_;
   int stage_ = 0;
-  unsigned parity_ = 0;
 };
+
+// Zeros for the values of a tile's keys from `end` on: what lies past the context may be anything.
+template <class Kernel>
+__device__ void clear_values(std::uint32_t stage, int end) {
+  if (end >= kDecodeKeys) return;
+  for (int i = max(end, 0) * Kernel::kChunks + threadIdx.x % 32; i < kDecodeKeys * Kernel::kChunks; i += 32) {
+    const std::uint32_t to = stage + Kernel::kTileBytes + Kernel::offset(i / Kernel::kChunks, i % Kernel::kChunks);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+  }
+  fence_async_proxy();
+  __syncwarp();
+}
 
 // The online softmax of a warp over the keys of one row and KV head. A lane has the heads `head(o, i)`: of the scores keys
 // lane / 4 and lane / 4 + 8, of the sums the columns `column(j, i)`.
@@ -277,7 +258,7 @@ template <class Kernel, class T, int D>
 struct EvenSoftmax {
   using Unit = typename Kernel::Unit;
   static constexpr int kOctets = Kernel::kOctets;
-  std::uint32_t query[kOctets][D / 16][2];
+  std::uint32_t query[kOctets][D / 16][2], next_query[kOctets][D / 16][2];
   float sum[kOctets][D / 16][4];
   float maximum[kOctets][2], weight[kOctets][2];
 
@@ -303,7 +284,8 @@ struct EvenSoftmax {
     }
   }
 
-  __device__ void start(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
+  // Asks for the queries of the row and KV head that comes next.
+  __device__ void ask(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
     const int lane = threadIdx.x % 32;
     const T* from = static_cast<const T*>(args.query) + row * args.query_stride_row +
                     std::int64_t{kv_head} * group * args.query_stride_head;
@@ -316,12 +298,21 @@ struct EvenSoftmax {
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          query[o][k][i] = 0;
-          if (member < group) {
-            const T* at = from + member * args.query_stride_head + k * 16 + (i == 0 ? first : second);
-            query[o][k][i] = converted<T, Unit>(*reinterpret_cast<const std::uint32_t*>(at));
-          }
+          const T* at = from + member * args.query_stride_head + k * 16 + (i == 0 ? first : second);
+          next_query[o][k][i] = member < group ? *reinterpret_cast<const std::uint32_t*>(at) : 0;
         }
+      }
+    }
+  }
+
+  // Begins with the queries asked for.
+  __device__ void start() {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) query[o][k][i] = converted<T, Unit>(next_query[o][k][i]);
       }
     }
     clear();
@@ -427,16 +418,19 @@ struct EvenSoftmax {
     }
   }
 
-  // Writes the results of a row and KV head, its weights gathered.
-  __device__ void finish(const DecodeAttentionArgs& args, int row, int kv_head, int group) const {
+  // Writes the results of a row and KV head, its weights gathered: sinks and the parts of a shared prefix come in here.
+  __device__ void finish(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
     const float value_scale = args.value.scale == nullptr ? 1.0f : args.value.scale[kv_head];
+    const bool has_prefix = args.prefix.lens != nullptr && args.prefix.lens[row] > 0;
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (head(o, i) >= group) continue;
         const int at = kv_head * group + head(o, i);
-        const float factor = of_weight(args, at, maximum[o][i], weight[o][i]) * value_scale;
+        fade(o, i, value_scale);
+        if (has_prefix) add_prefix(args.prefix, std::int64_t{row} * args.num_heads + at, o, i);
+        const float factor = one_over_weight(args, at, maximum[o][i], weight[o][i]);
         T* to = static_cast<T*>(args.out) + row * args.out_stride_row + at * args.out_stride_head;
 #pragma unroll
         for (int j = 0; j < D / 16; ++j) {
@@ -448,15 +442,41 @@ struct EvenSoftmax {
   }
 
  private:
-  // What the sums of a head are multiplied by: one over the weight, a sink counted in.
-  static __device__ float of_weight(const DecodeAttentionArgs& args, int head, float best, float total) {
-    float fade = 1.0f;
+  __device__ void fade(int o, int i, float factor) {
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) {
+      sum[o][j][i] *= factor;
+      sum[o][j][i + 2] *= factor;
+    }
+  }
+
+  // Adds the parts of a shared prefix to one head's sums.
+  __device__ void add_prefix(const PrefixParts& prefix, std::int64_t row_and_head, int o, int i) {
+    for (int part = 0; part < prefix.num_parts; ++part) {
+      const std::int64_t at = row_and_head * prefix.num_parts + part;
+      const float state = prefix.states[at], best = fmaxf(maximum[o][i], state), shift = best == -INFINITY ? 0.0f : best;
+      const float share = exp2_fast(state - shift), keep = exp2_fast(maximum[o][i] - shift);
+      fade(o, i, keep);
+      weight[o][i] = weight[o][i] * keep + share;
+      maximum[o][i] = best;
+      const float* from = prefix.sums + at * D;
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+        sum[o][j][i] += from[column(j, i)] * share;
+        sum[o][j][i + 2] += from[column(j, i + 2)] * share;
+      }
+    }
+  }
+
+  // What the sums of a head are multiplied by, a sink counted in; 0 where nothing has any weight.
+  static __device__ float one_over_weight(const DecodeAttentionArgs& args, int head, float best, float total) {
+    float keep = 1.0f;
     if (args.sinks != nullptr) {
       const float sink = args.sinks[head] * kLog2E, most = fmaxf(best, sink), shift = most == -INFINITY ? 0.0f : most;
-      fade = exp2_fast(best - shift);
-      total = total * fade + exp2_fast(sink - shift);
+      keep = exp2_fast(best - shift);
+      total = total * keep + exp2_fast(sink - shift);
     }
-    return total == 0.0f ? 0.0f : fade / total;
+    return total == 0.0f ? 0.0f : keep / total;
   }
 
   // Eight rows of eight 16-bit numbers, a pair a lane, with rows and columns exchanged.
@@ -516,71 +536,91 @@ struct EvenSoftmax {
 };
 
 // Part 2 w: the head that warp w found begun; 2 w + 1: the one that it began and did not end.
-template <class T, class C, int D, int Octets, int Warps, int Stages, bool Boxes>
+template <class T, class C, int D, int Octets, int Warps, int Stages>
 __global__ void __launch_bounds__(32 * Warps) even_kernel(const __grid_constant__ EvenDecodeArgs args,
                                                           const __grid_constant__ EvenMaps maps) {
-  using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages, Boxes>;
-  using Copies = std::conditional_t<Boxes, BoxCopies<Kernel, C>, LaneCopies<Kernel, C>>;
+  using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
   extern __shared__ __align__(1024) unsigned char even_shared[];
   const DecodeAttentionArgs& call = args.call;
   const int warp = blockIdx.x * Warps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = call.num_heads / call.num_kv_heads;
-  const std::uint32_t base = shared_address(even_shared);
-  if (Boxes && base % 1024 != 0) __trap();  // the copy engine's swizzle would be another
+  const int group = call.num_heads / call.num_kv_heads, place_of_warp = threadIdx.x / 32 * Stages;
+  const std::uint32_t base = shared_address(even_shared), ring = base + place_of_warp * Kernel::kStageBytes;
+  const std::uint32_t barriers = base + Kernel::kRingBytes + 8 * place_of_warp;
+  TIME(0);
+  if (base % 1024 != 0) __trap();  // the copy engine's swizzle would be another
+  if (lane == 0) {
+    prefetch_map(&maps.key);
+    prefetch_map(&maps.value);
+    for (int i = 0; i < Stages; ++i) barrier_init(barriers + 8 * i, 1);
+    barrier_init_fence();
+  }
+  __syncwarp();
 
   let_next_kernel_start();
   wait_for_earlier_kernels();
+  TIME(1);
   const Share share = find_share(args, warp, gridDim.x * Warps);
   const int count = share.end - share.begin;
   if (count == 0) return;
+  TIME(2);
   Place place = share.first;
+  EvenSoftmax<Kernel, T, D> softmax;
+  softmax.ask(call, place.row, place.kv_head, group);
   if (lane == 0) args.plan[warp] = make_int4(place.tile, place.tiles, place.row, place.kv_head);
-  const int at = threadIdx.x / 32 * Stages;
-  const std::uint32_t ring = base + at * Kernel::kStageBytes;
-  Copies copies(args, maps, share, ring, base + Kernel::kRingBytes + 8 * at);
+  Copies<Kernel> copies(args, maps, share, ring, barriers);
 #pragma unroll
   for (int i = 0; i + 1 < Stages; ++i) copies.issue();
-  EvenSoftmax<Kernel, T, D> softmax;
-  softmax.start(call, place.row, place.kv_head, group);
-  float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
   int stage = 0, first_tile = place.tile;
-  for (int i = 1; i <= count; ++i) {
-    copies.wait(stage);
-    copies.issue();
-    const int begin = place.first_key();
-    const std::uint32_t tile = ring + stage * Kernel::kStageBytes;
-    copies.clear_values(tile, place.range.end - begin, lane);
-    softmax.attend(tile, place.range.begin - begin, place.range.end - begin, scale, call.soft_cap);
-    stage = stage + 1 == Stages ? 0 : stage + 1;
-    const bool is_last = place.tile + 1 == place.tiles;
-    if (!is_last && i < count) {
-      ++place.tile;
-      continue;
+  unsigned parity = 0;
+  TIME(3);
+  for (int left = count; left > 0;) {
+    const int tiles = min(place.tiles - place.tile, left), tile_end = place.tile + tiles;
+    left -= tiles;
+    softmax.start();
+    if (left > 0) {
+      Place next = place;
+      next.tile = next.tiles - 1;
+      next.advance(call);
+      softmax.ask(call, next.row, next.kv_head, group);
+    }
+    const float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
+    for (; place.tile < tile_end; ++place.tile) {
+      barrier_wait(barriers + 8 * stage, parity);
+      __syncwarp();  // all lanes are done with the stage of the tile before
+      copies.issue();
+      const int begin = place.first_key();
+      const std::uint32_t tile = ring + stage * Kernel::kStageBytes;
+      clear_values<Kernel>(tile, place.range.end - begin);
+      softmax.attend(tile, place.range.begin - begin, place.range.end - begin, scale, call.soft_cap);
+      if (++stage == Stages) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
     softmax.gather_weights();
-    if (is_last && first_tile == 0) {
+    if (first_tile == 0 && tile_end == place.tiles) {
       softmax.finish(call, place.row, place.kv_head, group);
     } else {
       softmax.leave(args.parts + (2 * std::int64_t{warp} + (first_tile == 0)) * Kernel::kPartFloats, group);
     }
-    if (i == count) break;
+    if (left == 0) break;
+    --place.tile;
     place.advance(call);
     first_tile = 0;
-    softmax.start(call, place.row, place.kv_head, group);
-    if (call.key.scale != nullptr) scale = call.scale * call.key.scale[place.kv_head];
   }
-  copies.end();
+  TIME(4);
 }
 
 // Puts together the heads that warps share. One warp a warp of even_kernel; that works whose share begins within a head
 // and is the first to do so.
 template <class T, class C, int D, int Octets>
 __global__ void __launch_bounds__(128) combine_even_kernel(const __grid_constant__ EvenDecodeArgs args, int num_warps) {
-  using Kernel = EvenKernel<T, C, D, Octets, 1, 2, false>;
+  using Kernel = EvenKernel<T, C, D, Octets, 1, 2>;
   const int warp = blockIdx.x * 4 + threadIdx.x / 32;
   let_next_kernel_start();
   wait_for_earlier_kernels();
   if (warp >= num_warps) return;
+  TIME(5);
   const int4 all = args.plan[num_warps];
   const int total = all.x, size = all.y;
   if (std::int64_t{warp} * size >= total) return;
@@ -594,6 +634,7 @@ __global__ void __launch_bounds__(128) combine_even_kernel(const __grid_constant
   const int end = warp * size - tile + tiles;
   for (std::int64_t w = warp; w * size < end; ++w) softmax.add(args.parts + 2 * w * Kernel::kPartFloats, group);
   softmax.finish(args.call, own.z, own.w, group);
+  TIME(6);
 }
 
 }  // namespace llm_kernels::cuda::decode

@@ -23,12 +23,8 @@ ROWS = {
     "many": [(1, 17 + (1009 * i) % 1500) for i in range(200)],
     "very many": [(1, 1 + (37 * i) % 90) for i in range(1100)],
 }
-SHARES = [
-    (boxes, *share)
-    for boxes in (False, True)
-    for share in [(1, 1, 3, 16), (2, 4, 3, 128), (1, 1, 6, 32), (7, 1, 4, 128), (1, 8, 3, 64), (1, 4, 6, 256)]
-]
-TWO = [SHARES[0], SHARES[7]]
+SHARES = [(1, 4, 3, 16), (2, 4, 3, 128, True), (1, 8, 3, 64), (2, 4, 2, 256)]
+TWO = SHARES[:2]
 
 
 @pytest.fixture
@@ -49,14 +45,9 @@ def _arguments(case, **options):
     )
 
 
-def _share(decode, share):
-    boxes, *sizes = share
-    return decode.EvenShare(*sizes, boxes)
-
-
 def _run(decode, case, share, **options):
     arguments = _arguments(case, **options)
-    decode.decode_evenly(arguments, case.metadata, _share(decode, share))
+    decode.decode_evenly(arguments, case.metadata, decode.EvenShare(*share))
     with ops.use_backend("paged_attention", "torch"):
         return arguments.out, case.run(**options)
 
@@ -122,6 +113,16 @@ def test_options(decode, make_attention_case, relative_error, share, name):
 
 
 @pytest.mark.parametrize("share", TWO, ids=str)
+@pytest.mark.parametrize("ratio", [2, 4, 16])
+def test_shared_prefix(decode, make_attention_case, share_prefixes, relative_error, ratio, share):
+    case = _case(make_attention_case, ratio, [(1, 2049 + 3 * i) for i in range(70)])
+    share_prefixes(case, [(list(range(3, 40)), 512), ([0, 69, 1, 41], 2000), ([50, 55], 16)])
+    sinks = torch.linspace(-2.0, 6.0, HEADS[ratio][0], device="cuda")
+    assert relative_error(*_run(decode, case, share)) < BOUND[torch.bfloat16]
+    assert relative_error(*_run(decode, case, share, sinks=sinks)) < BOUND[torch.bfloat16]
+
+
+@pytest.mark.parametrize("share", TWO, ids=str)
 @pytest.mark.parametrize("block_size", [32, 64])
 def test_larger_blocks(decode, make_attention_case, relative_error, block_size, share):
     case = _case(make_attention_case, 2, ROWS["long and short"], block_size=block_size)
@@ -131,7 +132,7 @@ def test_larger_blocks(decode, make_attention_case, relative_error, block_size, 
 @pytest.mark.parametrize("share", TWO, ids=str)
 def test_a_captured_call_follows_the_lengths(decode, make_attention_case, relative_error, share):
     case = _case(make_attention_case, 4, [(1, 3000), (1, 2000), (1, 100)])
-    arguments, share = _arguments(case), _share(decode, share)
+    arguments, share = _arguments(case), decode.EvenShare(*share)
     decode.decode_evenly(arguments, case.metadata, share)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -153,6 +154,6 @@ def test_equal_calls_are_equal_to_the_bit(decode, make_attention_case, share):
     results = []
     for _ in range(2):
         arguments = _arguments(case)
-        decode.decode_evenly(arguments, case.metadata, _share(decode, share))
+        decode.decode_evenly(arguments, case.metadata, decode.EvenShare(*share))
         results.append(arguments.out)
     assert torch.equal(*results)

@@ -66,7 +66,10 @@ struct EvenDecodeArgs {
   std::int32_t stages;       // tiles of a warp's ring
   std::int32_t least_tiles;  // of a share, from 1
   std::int64_t num_cache_blocks;
-  bool boxes;  // tiles come through the copy engine
+  bool evict_first;  // of the L2 cache: tiles are read once
+#ifdef LLM_DECODE_TIMES
+  unsigned long long* times;
+#endif
 };
 
 // Floats of a part: its sums, then maxima and weights; in octets of query heads.

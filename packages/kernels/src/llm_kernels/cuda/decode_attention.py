@@ -15,7 +15,11 @@ from llm_kernels.triton.attention_decode import decode as decode_by_triton
 
 HEAD_SIZES = frozenset({64, 128, 256})
 """Those the kernel is compiled for."""
+EVEN_HEAD_SIZES = frozenset({128})
+"""Those the kernel of even shares is compiled for."""
+_LEAST_PROGRAMS_OF_EVEN = 265
 _MAX_GROUP = 16
+_OCTET = 8
 _KEYS_OF_A_WARP = 16
 _E4M3 = torch.float8_e4m3fn
 
@@ -45,14 +49,14 @@ class EvenShare:
         warps: Of a block.
         stages: Tiles of 16 keys in a warp's ring.
         least_keys: Of a warp's share, a multiple of 16.
-        boxes: Whether the copy engine fetches the tiles.
+        evict_first: Whether keys and values leave the L2 cache before all else.
     """
 
     blocks: int
     warps: int
     stages: int
     least_keys: int
-    boxes: bool = False
+    evict_first: bool = False
 
 
 # For up to so many programs.
@@ -91,12 +95,32 @@ def shape_for(num_programs: int, is_e4m3: bool, any_warps: bool) -> Shape | None
     return Shape(min(shape.splits * 2, 16) if shape.warps == 8 else shape.splits, 4)
 
 
+def even_share_for(a: Arguments, num_rows: int) -> EvenShare | None:
+    """Even shares where there are many rows, whose lengths may differ: what was best on an H200.
+
+    Returns:
+        None where the kernel does not do the call, or another is quicker.
+    """
+    if num_rows * a.keys.shape[2] < _LEAST_PROGRAMS_OF_EVEN or not takes_evenly(a):
+        return None
+    is_narrow = a.group <= _OCTET
+    return EvenShare(
+        blocks=2, warps=8 if is_narrow and a.keys.dtype == _E4M3 else 4, stages=3, least_keys=128
+    )
+
+
 def decode(a: Arguments, metadata: AttentionMetadata) -> None:
-    """The leading rows of one token: by the CUDA kernel where it does and is quicker, else by Triton."""
-    shape = None
-    if takes(a) and usable_prefix(a, metadata) is None:
-        any_warps = a.query.dtype == torch.bfloat16 and a.query.shape[2] == 128 and a.group <= 8
-        shape = shape_for(metadata.num_decodes * a.keys.shape[2], a.keys.dtype == _E4M3, any_warps)
+    """The leading rows of one token: by the CUDA kernels where they do and are quicker, else by Triton."""
+    if usable_prefix(a, metadata) is not None or not takes(a):
+        decode_by_triton(a, metadata)
+        return
+    num_rows = metadata.num_decodes
+    share = even_share_for(a, num_rows)
+    if share is not None:
+        decode_evenly(a, metadata, share)
+        return
+    any_warps = a.query.dtype == torch.bfloat16 and a.query.shape[2] == 128 and a.group <= _OCTET
+    shape = shape_for(num_rows * a.keys.shape[2], a.keys.dtype == _E4M3, any_warps)
     if shape is None:
         decode_by_triton(a, metadata)
     else:
@@ -121,6 +145,11 @@ def takes(a: Arguments) -> bool:
     )
 
 
+def takes_evenly(a: Arguments) -> bool:
+    """Whether the kernel of even shares does this call: bfloat16 at its head sizes, else as `takes`."""
+    return takes(a) and a.query.dtype == torch.bfloat16 and a.query.shape[2] in EVEN_HEAD_SIZES
+
+
 def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None:
     """The leading rows of one token.
 
@@ -133,11 +162,7 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None
     Raises:
         InvalidArgument: A tensor's shape, dtype or alignment does not fit the kernel.
     """
-    shared = usable_prefix(a, metadata)
-    prefix_lens = partial = state = None
-    if shared is not None:
-        prefix_lens = shared.prefix_lens
-        partial, state = attend_prefixes(a, metadata, shared)
+    prefix_lens, partial, state = _prefix(a, metadata)
     try:
         _decode_attention(
             a.out,
@@ -165,7 +190,7 @@ def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None
 
 
 def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -> None:
-    """The leading rows of one token in even shares of all their keys; shared prefixes are not looked at.
+    """The leading rows of one token in even shares of all their keys.
 
     Args:
         a: Of a call that `takes_evenly` takes.
@@ -178,7 +203,8 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
     device = a.query.device
     num_blocks = share.blocks * num_processors(device)
     num_warps = num_blocks * share.warps
-    octets = 1 if a.group <= 8 else 2
+    prefix_lens, partial, state = _prefix(a, metadata)
+    octets = 1 if a.group <= _OCTET else 2
     parts = torch.empty(
         (2 * num_warps, octets * (8 * a.query.shape[2] + 16)), dtype=torch.float32, device=device
     )
@@ -194,6 +220,9 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             metadata.context_lens,
             metadata.block_tables,
             None if a.sinks is None else a.sinks.float(),
+            prefix_lens,
+            partial,
+            state,
             parts,
             plan,
             metadata.num_decodes,
@@ -205,10 +234,20 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             share.warps,
             share.stages,
             share.least_keys // _KEYS_OF_A_WARP,
-            share.boxes,
+            share.evict_first,
         )
     except ValueError as error:
         raise invalid(error) from None
+
+
+def _prefix(
+    a: Arguments, metadata: AttentionMetadata
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[None, None, None]:
+    """The lengths of shared prefixes, sums over them and their states; None where none are to be used."""
+    shared = usable_prefix(a, metadata)
+    if shared is None:
+        return None, None, None
+    return shared.prefix_lens, *attend_prefixes(a, metadata, shared)
 
 
 def _is_aligned(x: torch.Tensor, num_bytes: int) -> bool:
