@@ -44,7 +44,7 @@ class Backend(Generic[F]):
         features: What it does beyond the plain op; None takes all.
         is_optional: Whether most machines are expected to do without it: no warning then.
         is_batch_invariant: Whether a row's result does not depend on the other rows of a call.
-        is_for_invariance: Whether it is used for nothing else, being slower than others.
+        is_for_invariance: Whether it is used for nothing else unless named, being slower than others.
     """
 
     name: str
@@ -66,8 +66,6 @@ class Backend(Generic[F]):
             if not self.is_batch_invariant:
                 return False
             features = features - {BATCH_INVARIANT}
-        elif self.is_for_invariance:
-            return False
         return (
             (self.devices is None or device.type in self.devices)
             and (self.dtypes is None or dtype in self.dtypes)
@@ -138,6 +136,8 @@ class Op(Generic[F]):
             return backend
         for backend in self.backends:
             if backend.priority < 0 or not backend.takes(device, dtype, size, features):
+                continue
+            if backend.is_for_invariance and BATCH_INVARIANT not in features:
                 continue
             implementation = self._load(backend)
             if not isinstance(implementation, BackendUnavailable):
