@@ -17,7 +17,8 @@ namespace kernels = llm_kernels::cuda;
 void check_aligned(const char* field, const TensorView& x) {
   check_inner_contiguous(field, x);
   bool fits = reinterpret_cast<std::uintptr_t>(data_of(x)) % 16 == 0;
-  for (int i = 0; i + 1 < x.ndim(); ++i) fits = fits && (x.size(i) <= 1 || x.stride(i) % 8 == 0);
+  const std::int64_t width = x.dtype().bits / 8;
+  for (int i = 0; i + 1 < x.ndim(); ++i) fits = fits && (x.size(i) <= 1 || x.stride(i) * width % 16 == 0);
   if (!fits) throw ArgumentError(field, "expected rows that start at multiples of 16 bytes");
 }
 
@@ -37,8 +38,11 @@ void check_floats(const TensorView& out, const TensorView& query, const TensorVi
   if (!is_half && !is_dtype(query, kDLBfloat, 16)) throw ArgumentError("query_THD", "expected bfloat16 or float16");
   const DLDataTypeCode code = is_half ? kDLFloat : kDLBfloat;
   check_dtype("out_THV", out, code, 16, "the dtype of query_THD");
-  check_dtype("key_cache", key, code, 16, "the dtype of query_THD");
-  check_dtype("value_cache", value, code, 16, "the dtype of query_THD");
+  if (!is_dtype(key, kDLFloat8_e4m3fn, 8)) {
+    check_dtype("key_cache", key, code, 16, "the dtype of query_THD, or float8_e4m3fn");
+  }
+  check_dtype("value_cache", value, static_cast<DLDataTypeCode>(key.dtype().code), key.dtype().bits,
+              "the dtype of key_cache");
   check_aligned("out_THV", out);
   check_aligned("query_THD", query);
   check_aligned("key_cache", key);
@@ -91,10 +95,11 @@ kernels::PagedCache cache_of(const TensorView& cache) {
 }
 
 void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cache, TensorView value_cache,
-                           TensorView cu_query_lens, TensorView context_lens, TensorView block_tables,
-                           Optional<TensorView> sinks, Optional<TensorView> log_sum_exp, TensorView tile_counter,
-                           std::int64_t first_row, double scale, double soft_cap, std::int64_t sliding_window,
-                           std::int64_t chunk, bool causal, int num_processors) {
+                           Optional<TensorView> key_scale, Optional<TensorView> value_scale, TensorView cu_query_lens,
+                           TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
+                           Optional<TensorView> log_sum_exp, TensorView tile_counter, std::int64_t first_row,
+                           double scale, double soft_cap, std::int64_t sliding_window, std::int64_t chunk, bool causal,
+                           int num_processors) {
   guarded([&] {
     check_floats(out, query, key_cache, value_cache);
     check_rows(cu_query_lens, context_lens, block_tables);
@@ -106,6 +111,10 @@ void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cach
     if (chunk < 0) throw ArgumentError("chunk", "must not be negative");
     if (!causal && (sliding_window != 0 || chunk != 0)) {
       throw ArgumentError("causal", "without it queries have no position: no window or chunk");
+    }
+    const bool is_e4m3 = is_dtype(key_cache, kDLFloat8_e4m3fn, 8);
+    if (!is_e4m3 && (key_scale.has_value() || value_scale.has_value())) {
+      throw ArgumentError("key_scale", "only a float8_e4m3fn cache has scales");
     }
     check_shape("tile_counter", tile_counter, {1});
     check_dtype("tile_counter", tile_counter, kDLInt, 32, "int32");
@@ -123,6 +132,8 @@ void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cach
     args.context_lens = data_as<const std::int32_t>(context_lens);
     args.block_tables = data_as<const std::int32_t>(block_tables);
     args.block_tables_stride = block_tables.stride(0);
+    args.key_scale = optional_floats<const float>("key_scale", key_scale, {key_cache.size(2)});
+    args.value_scale = optional_floats<const float>("value_scale", value_scale, {key_cache.size(2)});
     args.sinks = optional_floats<const float>("sinks", sinks, {query.size(1)});
     args.log_sum_exp = optional_floats<float>("log_sum_exp", log_sum_exp, {query.size(1), query.size(0)});
     args.tile_counter = data_as<std::int32_t>(tile_counter);
@@ -140,6 +151,7 @@ void prefill_attention_ffi(TensorView out, TensorView query, TensorView key_cach
     args.chunk = static_cast<std::int32_t>(chunk);
     args.causal = causal;
     args.is_half = is_dtype(query, kDLFloat, 16);
+    args.is_e4m3 = is_e4m3;
     args.num_processors = num_processors;
     const DeviceGuard guard(query);
     check_status("prefill_attention", kernels::prefill_attention(args, stream_of(query)));

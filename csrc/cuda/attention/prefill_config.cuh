@@ -15,6 +15,7 @@ struct PrefillParams {
   void* out;
   std::int64_t out_stride_token, out_stride_head;
   const float* sinks;
+  const float *key_scale, *value_scale;  // a KV head; null: 1
   float* log_sum_exp;
   std::int32_t* tile_counter;
   std::int32_t group, num_tokens, num_blocks;
@@ -23,30 +24,43 @@ struct PrefillParams {
 };
 
 // N keys and 64 * Groups rows a tile, Stages tiles of keys in flight. Panelled: a copy a panel. HeldQueries: queries in
-// registers, which leaves shared memory for a third stage and bandwidth of it for keys.
-template <class T, int D, int N, int Groups, int Stages, bool Panelled, bool HeldQueries>
+// registers, which leaves shared memory for a third stage and bandwidth of it for keys. Staged: for caches in e4m3, the
+// tiles of keys that are copied before they are widened to T; Q is the type of queries and output.
+template <class T, int D, int N, int Groups, int Stages, bool Panelled, bool HeldQueries, class Q = T, int Staged = 0>
 struct PrefillConfig {
   using Element = T;
+  using Query = Q;
   static constexpr int kHead = D, kKeys = N, kGroups = Groups, kStages = Stages, kRows = 64 * Groups;
-  static constexpr bool kPanelled = Panelled, kHeldQueries = HeldQueries;
+  static constexpr bool kPanelled = Panelled, kHeldQueries = HeldQueries, kIsWidened = Staged > 0;
   static constexpr int kPanels = (D + 63) / 64;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Bytes. From one panel to the next, and from eight keys to the next eight.
   static constexpr int kQueryPanel = kRows * 128;
   static constexpr int kKeyPanel = Panelled ? N * 128 : 1024, kEightKeys = Panelled ? 1024 : kPanels * 1024;
   static constexpr int kQueryBytes = kPanels * kQueryPanel, kKeyBytes = kPanels * N * 128;
+  // What the copy engine brings: the tiles themselves, or tiles of half their size.
+  static constexpr int kCopyStages = kIsWidened ? Staged : Stages, kCopyBytes = kIsWidened ? kKeyBytes / 2 : kKeyBytes;
+  static constexpr int kCopyEightKeys = kIsWidened ? kEightKeys / 2 : kEightKeys;
+  static constexpr int kCopyPanel = kIsWidened ? kKeyPanel / 2 : kKeyPanel;
   // The queries of the next piece are copied during a piece where there is room for both.
-  static constexpr int kQueryStages = !HeldQueries && 2 * kQueryBytes + 2 * Stages * kKeyBytes + 2048 <= 232448 ? 2 : 1;
+  static constexpr int kTileBytes = 2 * Stages * kKeyBytes + 2 * Staged * kCopyBytes;
+  static constexpr int kQueryStages = !HeldQueries && 2 * kQueryBytes + kTileBytes + 2048 <= 232448 ? 2 : 1;
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + Stages * kKeyBytes;
-  static constexpr int kBarrierOffset = kValueOffset + Stages * kKeyBytes;
+  static constexpr int kStagedKeyOffset = kValueOffset + Stages * kKeyBytes;
+  static constexpr int kStagedValueOffset = kStagedKeyOffset + Staged * kCopyBytes;
+  static constexpr int kBarrierOffset = kStagedValueOffset + Staged * kCopyBytes;
+  static constexpr int kCopyKeyOffset = kIsWidened ? kStagedKeyOffset : kKeyOffset;
+  static constexpr int kCopyValueOffset = kIsWidened ? kStagedValueOffset : kValueOffset;
   static constexpr int kSharedBytes = kBarrierOffset + 256 + 1024;  // the base is moved to a multiple of 1,024
-  static constexpr int kProducerRegisters = Groups == 3 ? 32 : HeldQueries ? 24 : 40;
-  static constexpr int kConsumerRegisters = Groups == 3 ? 160 : HeldQueries ? 240 : 232;
+  static constexpr int kProducerRegisters = Groups == 3 ? 32 : HeldQueries && !kIsWidened ? 24 : 40;
+  static constexpr int kConsumerRegisters = Groups == 3 ? 160 : HeldQueries && !kIsWidened ? 240 : 232;
+  static_assert(kSharedBytes <= 232448, "too much shared memory");
 };
 
 // Barriers and the two places for pieces, after the tiles. Addresses in shared memory.
 template <class Config>
 struct PrefillBarriers {
+  static_assert(8 * (4 * Config::kStages + 8 + 4 * Config::kCopyStages) <= 256, "too many barriers");
   std::uint32_t base;
   __device__ std::uint32_t key_full(int stage) const { return base + 8 * stage; }
   __device__ std::uint32_t key_empty(int stage) const { return base + 8 * (Config::kStages + stage); }
@@ -56,6 +70,16 @@ struct PrefillBarriers {
   __device__ std::uint32_t query_empty(int stage) const { return base + 8 * (4 * Config::kStages + 2 + stage); }
   __device__ std::uint32_t piece_full(int slot) const { return base + 8 * (4 * Config::kStages + 4 + slot); }
   __device__ std::uint32_t piece_empty(int slot) const { return base + 8 * (4 * Config::kStages + 6 + slot); }
+  // Those of what the copy engine brings.
+  __device__ std::uint32_t copied_keys(int stage) const { return copied(0, stage, key_full(stage)); }
+  __device__ std::uint32_t free_keys(int stage) const { return copied(1, stage, key_empty(stage)); }
+  __device__ std::uint32_t copied_values(int stage) const { return copied(2, stage, value_full(stage)); }
+  __device__ std::uint32_t free_values(int stage) const { return copied(3, stage, value_empty(stage)); }
+
+ private:
+  __device__ std::uint32_t copied(int kind, int stage, std::uint32_t own) const {
+    return Config::kIsWidened ? base + 8 * (4 * Config::kStages + 8 + kind * Config::kCopyStages + stage) : own;
+  }
 };
 
 // Place in a ring of `Size` and the parity of the round; advances in order.

@@ -12,7 +12,7 @@ __device__ __forceinline__ void copy_keys(std::uint32_t to, const CUtensorMap* m
                                           std::uint32_t barrier) {
   if constexpr (Config::kPanelled) {
     for (int panel = 0; panel < Config::kPanels; ++panel) {
-      copy_box(to + panel * Config::kKeyPanel, map, panel * 64, offset, head, block, barrier);
+      copy_box(to + panel * Config::kCopyPanel, map, panel * 64, offset, head, block, barrier);
     }
   } else {
     copy_box(to, map, 0, 0, head * Config::kPanels, offset / 8, block, barrier);
@@ -56,9 +56,9 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
   const int lane = threadIdx.x % 32;
   const PrefillRows& rows = params.rows;
   const bool is_copying = lane < Config::kKeys / rows.box_tokens;
-  const std::uint32_t lane_bytes = lane * (rows.box_tokens / 8 * Config::kEightKeys);
+  const std::uint32_t lane_bytes = lane * (rows.box_tokens / 8 * Config::kCopyEightKeys);
   const int lane_keys = lane * rows.box_tokens;
-  Ring<Config::kStages> ring;
+  Ring<Config::kCopyStages> ring;
   Ring<2> slot;
   Ring<Config::kQueryStages> query;
   Dealer dealer(params.tile_counter);
@@ -91,20 +91,20 @@ __device__ __forceinline__ void produce(const PrefillParams& params, const CUten
       const Box here = box;
       key -= Config::kKeys;
       box = box_of(params, piece, table, key, is_copying && tile > 0);
-      const std::uint32_t to = tiles + ring.place * Config::kKeyBytes + lane_bytes;
-      barrier_wait_branching(barriers.key_empty(ring.place), ring.parity ^ 1);
-      if (lane == 0) barrier_expect(barriers.key_full(ring.place), Config::kKeyBytes);
+      const std::uint32_t to = tiles + ring.place * Config::kCopyBytes + lane_bytes;
+      barrier_wait_branching(barriers.free_keys(ring.place), ring.parity ^ 1);
+      if (lane == 0) barrier_expect(barriers.copied_keys(ring.place), Config::kCopyBytes);
       __syncwarp();
       if (is_copying) {
-        copy_keys<Config>(to + Config::kKeyOffset, key_map, here.offset, piece.kv_head, here.block,
-                          barriers.key_full(ring.place));
+        copy_keys<Config>(to + Config::kCopyKeyOffset, key_map, here.offset, piece.kv_head, here.block,
+                          barriers.copied_keys(ring.place));
       }
-      barrier_wait_branching(barriers.value_empty(ring.place), ring.parity ^ 1);
-      if (lane == 0) barrier_expect(barriers.value_full(ring.place), Config::kKeyBytes);
+      barrier_wait_branching(barriers.free_values(ring.place), ring.parity ^ 1);
+      if (lane == 0) barrier_expect(barriers.copied_values(ring.place), Config::kCopyBytes);
       __syncwarp();
       if (is_copying) {
-        copy_keys<Config>(to + Config::kValueOffset, value_map, here.offset, piece.kv_head, here.block,
-                          barriers.value_full(ring.place));
+        copy_keys<Config>(to + Config::kCopyValueOffset, value_map, here.offset, piece.kv_head, here.block,
+                          barriers.copied_values(ring.place));
       }
       ring.advance();
     }

@@ -8,11 +8,14 @@
 // last ones runs, and the warpgroups take turns to multiply.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/attention/prefill_config.cuh"
 #include "cuda/attention/prefill_copies.cuh"
 #include "cuda/attention/prefill_output.cuh"
 #include "cuda/attention/prefill_products.cuh"
 #include "cuda/attention/prefill_softmax.cuh"
+#include "cuda/attention/prefill_widening.cuh"
 #include "cuda/attention/wgmma.cuh"
 #include "cuda/hopper.cuh"
 
@@ -55,6 +58,10 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
     slot.advance();
     if (piece.row < 0) break;
     const int num_tiles = num_key_tiles<Config>(piece);
+    float scale_log2 = params.scale_log2, cap_scale = params.cap_scale;
+    if constexpr (Config::kIsWidened) {
+      if (params.key_scale != nullptr) (cap_scale > 0.0f ? cap_scale : scale_log2) *= params.key_scale[piece.kv_head];
+    }
 
     float total[Config::kHead / 2];
 #pragma unroll
@@ -74,9 +81,9 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       const int shared_begin = rows.causal ? lowest_key(rows, last_position) : 0;
       const int shared_end = rows.causal ? piece.position + 1 : piece.context;  // all rows see the keys between
       const auto shape = [&](int first_key) {
-        if (params.cap_scale > 0.0f) cap(scores, params.cap_scale);
+        if (cap_scale > 0.0f) cap(scores, cap_scale);
         if (first_key < shared_begin || first_key + Config::kKeys > shared_end) hide(scores, bounds, first_key);
-        take_softmax(scores, maximum, weight, fade, params.scale_log2);
+        take_softmax(scores, maximum, weight, fade, scale_log2);
       };
       int first_key = piece.key_begin + (num_tiles - 1) * Config::kKeys;
 
@@ -87,6 +94,13 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
         load_queries<Config>(fragments, queries, thread);
         __syncwarp();
         if (lane == 0) barrier_arrive(barriers.query_empty(query.place));
+        if constexpr (!std::is_same_v<T, typename Config::Query>) {
+#pragma unroll
+          for (int i = 0; i < Config::kHead / 4; ++i) fragments[i] = halves_of(fragments[i]);
+        }
+      } else if constexpr (!std::is_same_v<T, typename Config::Query>) {
+        halve_queries<Config>(queries, thread);
+        named_sync(kOwn + member, 128);
       }
       const auto score = [&] {
         const std::uint32_t tile = tiles + Config::kKeyOffset + keys.place * Config::kKeyBytes;
@@ -156,7 +170,7 @@ __device__ __forceinline__ void consume(const PrefillParams& params, std::uint32
       if (lane == 0) barrier_arrive(barriers.value_empty(values.place));
       values.advance();
     }
-    write_rows<Config>(params, piece, total, maximum, weight, first_row);
+    write_rows<Config>(params, piece, total, maximum, weight, first_row, scale_log2);
   }
 }
 
@@ -172,18 +186,26 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     prefetch_map(&query_map);
     prefetch_map(&key_map);
     prefetch_map(&value_map);
-    constexpr int warps = 4 * Config::kGroups;
+    constexpr int warps = 4 * Config::kGroups, wideners = Config::kIsWidened ? kWideningWarps : 0;
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      barrier_init(barriers.key_full(stage), 1);
+      barrier_init(barriers.key_full(stage), Config::kIsWidened ? wideners : 1);
       barrier_init(barriers.key_empty(stage), warps);
-      barrier_init(barriers.value_full(stage), 1);
+      barrier_init(barriers.value_full(stage), Config::kIsWidened ? wideners : 1);
       barrier_init(barriers.value_empty(stage), warps);
+    }
+    if constexpr (Config::kIsWidened) {
+      for (int stage = 0; stage < Config::kCopyStages; ++stage) {
+        barrier_init(barriers.copied_keys(stage), 1);
+        barrier_init(barriers.free_keys(stage), wideners);
+        barrier_init(barriers.copied_values(stage), 1);
+        barrier_init(barriers.free_values(stage), wideners);
+      }
     }
     for (int slot = 0; slot < 2; ++slot) {
       barrier_init(barriers.query_full(slot), 1);
       barrier_init(barriers.query_empty(slot), warps);
       barrier_init(barriers.piece_full(slot), 1);
-      barrier_init(barriers.piece_empty(slot), warps);
+      barrier_init(barriers.piece_empty(slot), warps + wideners);
     }
     barrier_init_fence();
   }
@@ -191,7 +213,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   wait_for_earlier_kernels();
   if (threadIdx.x < 128) {
     give_registers<Config::kProducerRegisters>();
-    if (threadIdx.x < 32) produce<Config>(params, &query_map, &key_map, &value_map, tiles, pieces, barriers);
+    if (threadIdx.x < 32) {
+      produce<Config>(params, &query_map, &key_map, &value_map, tiles, pieces, barriers);
+    } else if constexpr (Config::kIsWidened) {
+      widen<Config>(tiles, pieces, barriers, threadIdx.x / 32 - 1);
+    }
   } else {
     take_registers<Config::kConsumerRegisters>();
     consume<Config>(params, tiles, pieces, barriers);

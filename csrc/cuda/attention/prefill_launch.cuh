@@ -31,7 +31,7 @@ PrefillParams prefill_params(const PrefillAttentionArgs& args) {
   rows.num_pieces = ((args.num_tokens - args.first_row) / rows.tokens_per_tile + args.num_rows) * args.num_kv_heads;
   rows.block_size = args.block_size;
   rows.box_tokens = std::gcd(args.block_size, Config::kKeys);
-  rows.section_keys = kSectionBytes / (4 * args.head_size);
+  rows.section_keys = kSectionBytes / (2 * cache_element_bytes(args) * args.head_size);
   rows.window = args.sliding_window;
   rows.chunk = args.chunk;
   rows.causal = args.causal;
@@ -39,6 +39,8 @@ PrefillParams prefill_params(const PrefillAttentionArgs& args) {
   params.out_stride_token = args.out_stride_token;
   params.out_stride_head = args.out_stride_head;
   params.sinks = args.sinks;
+  params.key_scale = args.key_scale;
+  params.value_scale = args.value_scale;
   params.log_sum_exp = args.log_sum_exp;
   params.group = group;
   params.num_tokens = args.num_tokens;

@@ -29,8 +29,8 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int member
 template <class Config>
 __device__ __forceinline__ void write_rows(const PrefillParams& params, const Piece& piece,
                                            const float (&total)[Config::kHead / 2], const float (&maximum)[2],
-                                           const float (&weight)[2], int first_row) {
-  using T = typename Config::Element;
+                                           const float (&weight)[2], int first_row, float scale_log2) {
+  using T = typename Config::Query;
   const int member = threadIdx.x % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -40,11 +40,14 @@ __device__ __forceinline__ void write_rows(const PrefillParams& params, const Pi
     float sum = weight[half];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    const float peak = maximum[half] * params.scale_log2;
+    const float peak = maximum[half] * scale_log2;
     if (params.sinks != nullptr && is_inside && sum > 0.0f) {
       sum += exp2_fast(params.sinks[head] * 1.4426950408889634f - peak);
     }
-    const float share = sum > 0.0f ? 1.0f / sum : 0.0f;
+    float share = sum > 0.0f ? 1.0f / sum : 0.0f;
+    if constexpr (Config::kIsWidened) {
+      if (params.value_scale != nullptr) share *= params.value_scale[piece.kv_head];
+    }
     const std::int64_t token = piece.first_token + query;
     if (params.log_sum_exp != nullptr && is_inside && member == 0) {
       params.log_sum_exp[static_cast<std::int64_t>(head) * params.num_tokens + token] =

@@ -7,7 +7,8 @@
 
 namespace llm_kernels::cuda {
 
-// One of the two caches, [N, block_size, K, D], D contiguous; strides and the address are multiples of 16 bytes.
+// One of the two caches, [N, block_size, K, D], D contiguous; strides and the address are multiples of 16 bytes. Of the
+// dtype of the query, or e4m3.
 struct PagedCache {
   const void* data;
   std::int64_t stride_block, stride_token, stride_head;
@@ -24,6 +25,8 @@ struct PrefillAttentionArgs {
   const std::int32_t* block_tables;   // [R, ...]
   std::int64_t block_tables_stride;
   const float* sinks;          // [H]; null: none
+  const float* key_scale;      // [K], what keys in e4m3 are multiplied by; null: 1
+  const float* value_scale;
   float* log_sum_exp;          // [H, T], natural logarithm of the softmax's denominator; null: not wanted
   std::int32_t* tile_counter;  // one int32 of scratch, or null: tiles are dealt out in a fixed order
   std::int32_t first_row;      // rows before it are left alone; each of them is one token
@@ -37,6 +40,7 @@ struct PrefillAttentionArgs {
   std::int32_t chunk;           // 0: none
   bool causal;                  // else every query sees the whole context; no window or chunk then
   bool is_half;                 // fp16, else bf16
+  bool is_e4m3;                 // the caches
   std::int32_t num_processors;  // multiprocessors of the device
 };
 

@@ -17,9 +17,10 @@ from llm_kernels.metadata import AttentionMetadata
 from llm_kernels.triton.attention import prefill
 from llm_kernels.triton.attention_arguments import Arguments, num_processors
 
-HEAD_SIZES = frozenset({64, 96, 128, 192, 256})
+HEAD_SIZES = frozenset({64, 80, 96, 128, 192, 256})
 """Those the prefill kernel is compiled for."""
 _MAX_GROUP = 64
+_E4M3 = torch.float8_e4m3fn
 
 _prefill_attention = native("prefill_attention")
 
@@ -89,7 +90,8 @@ def prefill_rows(
     """The rows past the decode rows, in one launch of the CUDA kernel.
 
     Args:
-        a: Of a call that the kernel takes: bfloat16 or float16, a head size of `HEAD_SIZES`.
+        a: Of a call that the kernel takes: bfloat16 or float16, a head size of `HEAD_SIZES`, caches of the
+            same dtype or float8_e4m3fn.
         metadata: The rows. Lengths are read on the device; the grid follows from the shapes.
         log_sum_exp_HT: float32 [H, T]; gets the natural logarithm of each softmax's denominator, sinks
             included, -inf where a query sees no key.
@@ -104,6 +106,8 @@ def prefill_rows(
             a.query,
             a.keys,
             a.values,
+            a.key_scale,
+            a.value_scale,
             metadata.cu_query_lens,
             metadata.context_lens,
             metadata.block_tables,
@@ -147,7 +151,8 @@ def _takes(a: Arguments) -> bool:
         and a.keys.shape[0] > 0
         and a.keys.shape[1] % 8 == 0
         and a.query.dtype in (torch.bfloat16, torch.float16)
-        and a.keys.dtype == a.query.dtype
+        and a.keys.dtype == a.values.dtype
+        and a.keys.dtype in (a.query.dtype, _E4M3)
         and _is_aligned(a.out)
         and _is_aligned(a.query)
         and _is_aligned(a.keys)
@@ -157,9 +162,10 @@ def _takes(a: Arguments) -> bool:
 
 
 def _is_aligned(x: torch.Tensor) -> bool:
-    """Whether rows of the last dimension, of a 16-bit type, start at multiples of 16 bytes."""
+    """Whether rows of the last dimension start at multiples of 16 bytes."""
     *outer, inner = x.stride()
-    bits = x.data_ptr() >> 1
+    width = x.element_size()
+    bits = x.data_ptr()
     for stride in outer:
-        bits |= stride
-    return inner == 1 and bits & 7 == 0
+        bits |= stride * width
+    return inner == 1 and bits & 15 == 0

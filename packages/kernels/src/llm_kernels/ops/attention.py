@@ -48,7 +48,7 @@ def _cpp_head_size(_dtype: torch.dtype, head_size: int) -> bool:
 
 
 def _cuda_head_size(_dtype: torch.dtype, head_size: int) -> bool:
-    return head_size in (64, 96, 128, 192, 256)
+    return head_size in (64, 80, 96, 128, 192, 256)
 
 
 def _triton_head_size(_dtype: torch.dtype, head_size: int) -> bool:
