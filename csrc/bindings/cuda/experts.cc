@@ -76,13 +76,13 @@ void set_scales(kernels::GroupedGemmArgs& args, const TensorView& x, const Tenso
 
 void grouped_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> x_scale,
                       Optional<TensorView> weight_scale, Optional<TensorView> pair_weights, TensorView pairs,
-                      TensorView block_experts, int num_pairs, int top_k, int gate, int lead, bool dependent) {
+                      TensorView block_experts, int block_rows, int num_pairs, int top_k, int gate, int lead, bool dependent) {
   guarded([&] {
     kernels::GroupedGemmArgs args{};
     if (gate < 0 || gate > static_cast<int>(kernels::GroupedGate::kGeluTanh)) throw ArgumentError("gate", "unknown");
     const bool gated = gate != 0;
     if (block_experts.ndim() != 1) throw ArgumentError("block_experts", "expected [B]");
-    const std::int64_t blocks = block_experts.size(0), sorted = blocks * kernels::kGroupedBlockRows;
+    const std::int64_t blocks = block_experts.size(0), sorted = blocks * block_rows;
     check_rows("x", x, x, gated ? -1 : sorted, -1);
     check_weight("weight_NOI", weight, x, -1, -1, x.size(1));
     check_dtype("out", out, kDLBfloat, 16, "bfloat16");
@@ -103,6 +103,7 @@ void grouped_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<
     args.num_pairs = num_pairs;
     args.top_k = top_k;
     args.num_blocks = static_cast<std::int32_t>(blocks);
+    args.block_rows = block_rows;
     args.num_experts = static_cast<std::int32_t>(weight.size(0));
     args.out_size = static_cast<std::int32_t>(weight.size(1));
     args.in_size = static_cast<std::int32_t>(weight.size(2));

@@ -59,24 +59,40 @@ void launch(const GroupedGemmArgs& args) {
   params.lead = args.lead;
   params.gate = args.gate;
   const CUtensorMap weight_map =
-      map_of(args, args.weight, args.out_size, args.in_size, args.num_experts, Config::kOutColumns);
+      map_of(args, args.weight, args.out_size, args.in_size, args.num_experts, experts::kWeightRows / 2);
   const CUtensorMap rows_map = map_of(args, args.x, args.num_x_rows, args.x_stride, 1, experts::kGroupRows);
   const auto kernel = experts::grouped_kernel<Config>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes));
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = Config::kCluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(std::min(num_processors(), args.num_blocks * params.num_tiles));
+  const int clusters = std::min(num_processors() / Config::kCluster, args.num_blocks * params.num_tiles);
+  config.gridDim = dim3(clusters * Config::kCluster);
   config.blockDim = dim3(experts::kThreads);
   config.dynamicSmemBytes = Config::kSharedBytes;
   config.stream = args.stream;
-  config.attrs = &early;
-  config.numAttrs = args.dependent ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = args.dependent ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, params, rows_map, weight_map));
 }
 
+template <class Element>
+void launch_for(const GroupedGemmArgs& args) {
+  const bool gated = args.gate != GroupedGate::kNone;
+  if (args.block_rows == kGroupedBlockRows) {
+    return gated ? launch<GroupedConfig<Element, true, 1>>(args) : launch<GroupedConfig<Element, false, 1>>(args);
+  }
+  return gated ? launch<GroupedConfig<Element, true, 2>>(args) : launch<GroupedConfig<Element, false, 2>>(args);
+}
+
 void check(const GroupedGemmArgs& args) {
+  if (args.block_rows != kGroupedBlockRows && args.block_rows != 2 * kGroupedBlockRows) {
+    throw ArgumentError("block_rows", "expected 128 or 256");
+  }
   const int unit = args.is_float8 ? 16 : 8, columns = args.gate == GroupedGate::kNone ? 8 : 16;
   if (args.in_size < unit || args.in_size % unit != 0) {
     throw ArgumentError("weight", "expected I a multiple of " + std::to_string(unit));
@@ -93,13 +109,8 @@ void check(const GroupedGemmArgs& args) {
 void grouped_gemm(const GroupedGemmArgs& args) {
   check(args);
   if (args.num_blocks == 0) return;
-  const bool gated = args.gate != GroupedGate::kNone;
-  if (args.is_float8) {
-    return gated ? launch<GroupedConfig<__nv_fp8_e4m3, true, 4, 2>>(args)
-                 : launch<GroupedConfig<__nv_fp8_e4m3, false, 4, 2>>(args);
-  }
-  return gated ? launch<GroupedConfig<__nv_bfloat16, true, 4, 2>>(args)
-               : launch<GroupedConfig<__nv_bfloat16, false, 4, 2>>(args);
+  if (args.is_float8) return launch_for<__nv_fp8_e4m3>(args);
+  return launch_for<__nv_bfloat16>(args);
 }
 
 }  // namespace llm_kernels::cuda

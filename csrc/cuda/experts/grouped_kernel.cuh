@@ -1,6 +1,10 @@
 // The kernel of products with experts' weights: tiles of 128 sorted rows by 256 rows of W, all of one expert, through a
-// ring of shared memory into wgmma. One warpgroup copies, two multiply 64 rows each; blocks stay and take tile after
-// tile. Knows nothing of launching.
+// ring of shared memory into wgmma. One warpgroup copies, two multiply 64 rows each; blocks of threads stay and take tile
+// after tile. Knows nothing of launching.
+//
+// The blocks of a cluster of two take the 128-row halves of a block of 256 rows against the same rows of W, of which each
+// copies one half to both; where the second half is empty they take other rows of W each. Both go through the ring in
+// step: a place is free when both have read it.
 //
 // Shared memory holds tiles as rows of 128 bytes with the copy engine's swizzle. W comes by the copy engine, and so do
 // sorted rows; rows that are gathered by token come by 16-byte copies of the copying warpgroup, to the same places.
@@ -23,14 +27,18 @@ constexpr int kWeightRows = 256;  // of a tile; with a gate half of them of the 
 constexpr int kThreads = 128 * (kGroups + 1);
 
 // `Gated`: W has a gate half, and rows of x are gathered by token; else they are sorted, and pairs are scattered.
-template <class Element_, bool Gated_, int Stages_, int Lag_>
+template <class Element_, bool Gated_, int Cluster_>
 struct GroupedConfig {
   using Element = Element_;
   static constexpr bool kGated = Gated_;
-  static constexpr int kStages = Stages_;
-  static constexpr int kLag = Lag_;  // gathered steps under way when the next one is asked for
-  static constexpr int kRowBytes = kGroups * kGroupRows * kStepBytes;
-  static constexpr int kWeightBytes = kWeightRows * kStepBytes;
+  static constexpr int kCluster = Cluster_;
+  static constexpr int kStages = 4;
+  static constexpr int kLag = 2;  // gathered steps under way when the next one is asked for
+  static constexpr int kTileRows = kGroups * kGroupRows;
+  static constexpr int kBlockRows = kCluster * kTileRows;
+  static constexpr int kRowBytes = kTileRows * kStepBytes;
+  static constexpr int kHalfBytes = kWeightRows / 2 * kStepBytes;  // of W
+  static constexpr int kWeightBytes = 2 * kHalfBytes;
   static constexpr int kStageBytes = kRowBytes + kWeightBytes;
   static constexpr int kStepColumns = kStepBytes / static_cast<int>(sizeof(Element));
   static constexpr int kOutColumns = kGated ? kWeightRows / 2 : kWeightRows;
@@ -51,41 +59,96 @@ struct Place {
   }
 };
 
-// A tile: which block, which columns of `out`, which expert (-1: there are no more).
-struct Tile {
-  int block, column, expert;
+// What memory says of an index: the expert of its block (-1: there are no more), the first pair of the second half.
+struct Found {
+  int expert, second_pair;
 };
 
 template <class Config>
-__device__ __forceinline__ Tile tile_at(const GroupedParams& p, int index) {
+__device__ __forceinline__ Found find(const GroupedParams& p, int index) {
   const int block = index / p.num_tiles;
-  if (block >= p.num_blocks) return {block, 0, -1};
-  return {block, index % p.num_tiles * Config::kOutColumns, p.block_experts[block]};
+  if (block >= p.num_blocks) return {-1, 0};
+  Found found{read_now(p.block_experts + block), p.num_pairs};
+  if constexpr (Config::kCluster == 2) {
+    found.second_pair = read_now(p.pairs + block * Config::kBlockRows + Config::kTileRows);
+  }
+  return found;
 }
 
-// Pairs are at the front of a block.
-__device__ __forceinline__ bool holds_pairs(const GroupedParams& p, const Tile& tile, int group) {
-  if (tile.expert < 0) return false;
-  return group == 0 || p.pairs[tile.block * (kGroups * kGroupRows) + group * kGroupRows] < p.num_pairs;
-}
-
-template <class Config>
-struct Barriers {
-  std::uint32_t ring;
-  __device__ std::uint32_t rows(int stage) const { return ring + stage * Config::kStageBytes; }
-  __device__ std::uint32_t weight(int stage) const { return rows(stage) + Config::kRowBytes; }
-  __device__ std::uint32_t full(int stage) const { return ring + Config::kStages * Config::kStageBytes + 8 * stage; }
-  __device__ std::uint32_t empty(int stage) const { return full(stage) + 8 * Config::kStages; }
+// A tile of this block of threads: its first row, its first column of `out`, its expert.
+struct Tile {
+  int first_row, column, expert;
+  bool is_shared;  // the other block of the cluster takes other rows and the same rows of W
+  bool is_void;    // there is nothing to do
 };
 
 template <class Config>
-__device__ __forceinline__ void copy_weight(const GroupedParams& p, const CUtensorMap* map, const Barriers<Config>& ring,
-                                            int stage, const Tile& tile, int step) {
+__device__ __forceinline__ Tile tile_at(const GroupedParams& p, int index, const Found& found, int rank) {
+  const int block = index / p.num_tiles, turn = index % p.num_tiles;
+  const bool is_shared = Config::kCluster == 2 && found.second_pair < p.num_pairs;
+  if (Config::kCluster == 1 || is_shared) {
+    return {block * Config::kBlockRows + rank * Config::kTileRows, turn * Config::kOutColumns, found.expert, is_shared,
+            false};
+  }
+  const int turns = (p.num_tiles + 1) / 2;
+  return {block * Config::kBlockRows, (turn + rank * turns) * Config::kOutColumns, found.expert, false, turn >= turns};
+}
+
+// Indices go round over the clusters.
+template <class Config>
+__device__ __forceinline__ int first_index() {
+  return blockIdx.x / Config::kCluster;
+}
+template <class Config>
+__device__ __forceinline__ int next_index(int index) {
+  return index + gridDim.x / Config::kCluster;
+}
+
+template <class Config>
+struct Ring {
+  std::uint32_t start;
+  __device__ std::uint32_t rows(int stage) const { return start + stage * Config::kStageBytes; }
+  __device__ std::uint32_t weight(int stage) const { return rows(stage) + Config::kRowBytes; }
+  __device__ std::uint32_t full(int stage) const { return start + Config::kStages * Config::kStageBytes + 8 * stage; }
+  __device__ std::uint32_t empty(int stage) const { return full(stage) + 8 * Config::kStages; }
+
+  // A multiplying warp has read a place.
+  __device__ void release(int stage) const {
+    barrier_arrive(empty(stage));
+    if constexpr (Config::kCluster == 2) {
+      asm volatile(
+          "{\n.reg .b32 remote;\n"
+          "mapa.shared::cluster.u32 remote, %0, %1;\n"
+          "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(empty(stage)),
+          "r"(cluster_rank() ^ 1)
+          : "memory");
+    }
+  }
+};
+
+// Copies a box to the same place in both blocks of a cluster, and tells the barrier of each.
+__device__ __forceinline__ void copy_box_to_both(std::uint32_t to, const CUtensorMap* map, int c0, int c1, int c2,
+                                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
+
+template <class Config>
+__device__ __forceinline__ void copy_weight(const GroupedParams& p, const CUtensorMap* map, const Ring<Config>& ring,
+                                            int stage, const Tile& tile, int rank, int step) {
   const int column = step * Config::kStepColumns;
-  copy_box(ring.weight(stage), map, column, tile.column, tile.expert, ring.full(stage));
-  if constexpr (Config::kGated) {
-    copy_box(ring.weight(stage) + Config::kWeightBytes / 2, map, column, p.out_size + tile.column, tile.expert,
-             ring.full(stage));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = tile.column + half * (Config::kGated ? p.out_size : kWeightRows / 2);
+    const std::uint32_t to = ring.weight(stage) + half * Config::kHalfBytes;
+    if (!tile.is_shared) {
+      copy_box(to, map, column, row, tile.expert, ring.full(stage));
+    } else if (half == rank) {
+      copy_box_to_both(to, map, column, row, tile.expert, ring.full(stage));
+    }
   }
 }
 
@@ -97,14 +160,7 @@ __device__ __forceinline__ void copy_piece(std::uint32_t to, const char* from, i
 // The copying of gathered rows: a thread has the 16-byte piece `piece` of eight rows, 16 apart.
 template <class Config>
 struct Gather {
-  static constexpr int kRows = kGroups * kGroupRows / 16;
-
-  static __device__ void load_rows(const GroupedParams& p, int block, int (&pairs)[kRows]) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      pairs[i] = p.pairs[block * (kGroups * kGroupRows) + (threadIdx.x & 127) / 8 + 16 * i];
-    }
-  }
+  static constexpr int kRows = Config::kTileRows / 16;
 
   // Waits for all but `Pending` steps and says that the one before those is there.
   template <int Pending>
@@ -115,30 +171,31 @@ struct Gather {
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
   }
 
-  static __device__ void run(const GroupedParams& p, const CUtensorMap* weight_map, const Barriers<Config>& ring) {
+  static __device__ void run(const GroupedParams& p, const CUtensorMap* weight_map, const Ring<Config>& ring,
+                             int rank) {
     const int thread = threadIdx.x & 127, piece = thread % 8, row = thread / 8;
     const std::uint32_t place = row * kStepBytes + ((piece ^ (row & 7)) << 4);
     Place<Config::kStages> at, done;
-    int started = 0;
-    Tile tile = tile_at<Config>(p, blockIdx.x);
-    int next_pairs[kRows];
-    if (tile.expert >= 0) load_rows(p, tile.block, next_pairs);
-    for (int index = blockIdx.x; tile.expert >= 0;) {
+    int started = 0, index = first_index<Config>();
+    Found next = find<Config>(p, index);
+    while (next.expert >= 0) {
+      const Tile tile = tile_at<Config>(p, index, next, rank);
+      index = next_index<Config>(index);
+      next = find<Config>(p, index);
+      if (tile.is_void) continue;
+      int pairs[kRows];
       std::int64_t offset[kRows];  // bytes from x; below 0: no row
 #pragma unroll
+      for (int i = 0; i < kRows; ++i) pairs[i] = read_now(p.pairs + tile.first_row + row + 16 * i);
+#pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const int token = next_pairs[i] / p.top_k;
-        offset[i] = next_pairs[i] < p.num_pairs ? token * p.x_stride_bytes + piece * 16 : -1;
+        offset[i] = pairs[i] < p.num_pairs ? pairs[i] / p.top_k * p.x_stride_bytes + piece * 16 : -1;
       }
-      const Tile now = tile;
-      index += gridDim.x;
-      tile = tile_at<Config>(p, index);
-      if (tile.expert >= 0) load_rows(p, tile.block, next_pairs);
       for (int step = 0; step < p.num_steps; ++step) {
         barrier_wait_branching(ring.empty(at.stage), at.parity ^ 1);
         if (thread == 0) {
           barrier_expect(ring.full(at.stage), Config::kWeightBytes);
-          copy_weight<Config>(p, weight_map, ring, at.stage, now, step);
+          copy_weight<Config>(p, weight_map, ring, at.stage, tile, rank, step);
         }
         const int column = step * kStepBytes;
         const bool inside = column + piece * 16 < p.row_bytes;
@@ -168,20 +225,25 @@ struct Gather {
 // The copying of sorted rows; one thread.
 template <class Config>
 __device__ void copy_sorted(const GroupedParams& p, const CUtensorMap* rows_map, const CUtensorMap* weight_map,
-                            const Barriers<Config>& ring) {
+                            const Ring<Config>& ring, int rank) {
   Place<Config::kStages> at;
-  for (int index = blockIdx.x;; index += gridDim.x) {
-    const Tile tile = tile_at<Config>(p, index);
-    if (tile.expert < 0) return;
-    const int groups = holds_pairs(p, tile, 1) ? 2 : 1;
+  int index = first_index<Config>();
+  Found next = find<Config>(p, index);
+  while (next.expert >= 0) {
+    const Tile tile = tile_at<Config>(p, index, next, rank);
+    index = next_index<Config>(index);
+    next = find<Config>(p, index);
+    if (tile.is_void) continue;
+    const bool holds_both = read_now(p.pairs + tile.first_row + kGroupRows) < p.num_pairs;
+    const int groups = holds_both ? 2 : 1;
     const unsigned bytes = Config::kWeightBytes + groups * (Config::kRowBytes / kGroups);
     for (int step = 0; step < p.num_steps; ++step) {
       barrier_wait_branching(ring.empty(at.stage), at.parity ^ 1);
       barrier_expect(ring.full(at.stage), bytes);
-      copy_weight<Config>(p, weight_map, ring, at.stage, tile, step);
+      copy_weight<Config>(p, weight_map, ring, at.stage, tile, rank, step);
       for (int group = 0; group < groups; ++group) {
         copy_box(ring.rows(at.stage) + group * (Config::kRowBytes / kGroups), rows_map, step * Config::kStepColumns,
-                 tile.block * (kGroups * kGroupRows) + group * kGroupRows, 0, ring.full(at.stage));
+                 tile.first_row + group * kGroupRows, 0, ring.full(at.stage));
       }
       at.advance();
     }
@@ -208,24 +270,58 @@ __device__ __forceinline__ void multiply_step(float (&sum)[128], std::uint32_t r
   wgmma_commit();
 }
 
+// What a warpgroup knows of its next tile: read while it multiplies the one before. The rows depend on whether there is a
+// second half: those of both cases are read.
+template <class Config>
+struct Ahead {
+  static constexpr int kCases = Config::kCluster;
+  Found found;
+  int group_pair[kCases];  // the first of the group's rows
+  int pair[kCases][2];     // of this thread's rows
+
+  __device__ Ahead(const GroupedParams& p, int index, int group, int rank) : found(find<Config>(p, index)) {
+    const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int half = 0; half < kCases; ++half) group_pair[half] = pair[half][0] = pair[half][1] = p.num_pairs;
+    if (index / p.num_tiles >= p.num_blocks) return;
+#pragma unroll
+    for (int half = 0; half < kCases; ++half) {
+      if (half > rank) continue;
+      const std::int32_t* from =
+          p.pairs + index / p.num_tiles * Config::kBlockRows + half * Config::kTileRows + group * kGroupRows;
+      group_pair[half] = read_now(from);
+      pair[half][0] = read_now(from + row);
+      pair[half][1] = read_now(from + row + 8);
+    }
+  }
+};
+
 // One multiplying warpgroup.
 template <class Config>
-__device__ void multiply(const GroupedParams& p, const Barriers<Config>& ring) {
+__device__ void multiply(const GroupedParams& p, const Ring<Config>& ring, int rank) {
   const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
   const bool arrives = threadIdx.x % 32 == 0;
   Place<Config::kStages> at;
   int lead = min(p.lead, p.num_steps);  // of the first tile only
-  Tile next = tile_at<Config>(p, blockIdx.x);
-  bool next_holds = holds_pairs(p, next, group);
-  if (p.lead > 0 && group == 1 && next.expert >= 0) named_sync(1, 256);
-  for (int index = blockIdx.x; next.expert >= 0;) {
-    const Tile tile = next;
-    const bool holds = next_holds;
-    index += gridDim.x;
-    Output<Config> output(p, tile, group, holds);
-    next = tile_at<Config>(p, index);
-    next_holds = holds_pairs(p, next, group);
-    if (holds) {
+  int index = first_index<Config>();
+  Ahead<Config> next(p, index, group, rank);
+  while (next.found.expert >= 0) {
+    const Tile tile = tile_at<Config>(p, index, next.found, rank);
+    const int half = tile.is_shared ? rank : 0;
+    int pair[2] = {next.pair[0][0], next.pair[0][1]}, group_pair = next.group_pair[0];
+    if constexpr (Config::kCluster == 2) {
+      if (half == 1) {
+        pair[0] = next.pair[1][0];
+        pair[1] = next.pair[1][1];
+        group_pair = next.group_pair[1];
+      }
+    }
+    index = next_index<Config>(index);
+    next = Ahead<Config>(p, index, group, rank);
+    if (tile.is_void) continue;
+    if (lead > 0 && group == 1) named_sync(1, 256);
+    if (group == 0 || group_pair < p.num_pairs) {
+      const Output<Config> output(p, tile.first_row + group * kGroupRows, tile.column, tile.expert, pair);
       float sum[128];
       int before = 0;
       for (int step = 0; step < p.num_steps; ++step) {
@@ -233,20 +329,18 @@ __device__ void multiply(const GroupedParams& p, const Barriers<Config>& ring) {
         multiply_step<Config>(sum, ring.rows(at.stage) + group * (kGroupRows * kStepBytes), ring.weight(at.stage),
                               step > 0);
         wgmma_wait<1>();
-        if (step > 0 && arrives) barrier_arrive(ring.empty(before));
-        if (step + 1 == lead && group == 0) {
-          named_arrive(1, 256);
-        }
+        if (step > 0 && arrives) ring.release(before);
+        if (step + 1 == lead && group == 0) named_arrive(1, 256);
         before = at.stage;
         at.advance();
       }
       wgmma_wait<0>();
-      if (arrives) barrier_arrive(ring.empty(before));
+      if (arrives) ring.release(before);
       output.write(p, sum);
     } else {
       for (int step = 0; step < p.num_steps; ++step) {
         barrier_wait_branching(ring.full(at.stage), at.parity);
-        if (arrives) barrier_arrive(ring.empty(at.stage));
+        if (arrives) ring.release(at.stage);
         at.advance();
       }
     }
@@ -255,34 +349,47 @@ __device__ void multiply(const GroupedParams& p, const Barriers<Config>& ring) {
 }
 
 template <class Config>
+__device__ __forceinline__ void wait_for_cluster() {
+  if constexpr (Config::kCluster == 2) {
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+template <class Config>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_kernel(const __grid_constant__ GroupedParams params, const __grid_constant__ CUtensorMap rows_map,
                    const __grid_constant__ CUtensorMap weight_map) {
   extern __shared__ char raw[];
-  const Barriers<Config> ring{(shared_address(raw) + 1023) / 1024 * 1024};
+  const Ring<Config> ring{(shared_address(raw) + 1023) / 1024 * 1024};
   if (threadIdx.x == 0) {
     prefetch_map(&rows_map);
     prefetch_map(&weight_map);
     for (int stage = 0; stage < Config::kStages; ++stage) {
       barrier_init(ring.full(stage), Config::kGated ? 5 : 1);  // four warps that gather, and the weights' copy
-      barrier_init(ring.empty(stage), 4 * kGroups);
+      barrier_init(ring.empty(stage), 4 * kGroups * Config::kCluster);
     }
     barrier_init_fence();
   }
   __syncthreads();
+  wait_for_cluster<Config>();
   wait_for_earlier_kernels();
   let_next_kernel_start();
+  const int rank = Config::kCluster == 2 ? cluster_rank() : 0;
   if (threadIdx.x >= 128 * kGroups) {
     give_registers<56>();
     if constexpr (Config::kGated) {
-      Gather<Config>::run(params, &weight_map, ring);
+      Gather<Config>::run(params, &weight_map, ring, rank);
     } else if (threadIdx.x == 128 * kGroups) {
-      copy_sorted<Config>(params, &rows_map, &weight_map, ring);
+      copy_sorted<Config>(params, &rows_map, &weight_map, ring, rank);
     }
+    __syncwarp();
   } else {
     take_registers<224>();
-    multiply<Config>(params, ring);
+    multiply<Config>(params, ring, rank);
+    __syncwarp();
   }
+  wait_for_cluster<Config>();  // the other block still writes to this one's shared memory
 }
 
 }  // namespace llm_kernels::cuda::experts

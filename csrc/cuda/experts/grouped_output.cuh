@@ -30,6 +30,18 @@ struct GroupedParams {
   GroupedGate gate;
 };
 
+// Reads where it stands, so that what comes next need not wait for it.
+__device__ __forceinline__ std::int32_t read_now(const std::int32_t* from) {
+  std::int32_t value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ float read_now(const float* from) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ float activated(GroupedGate gate, float value) {
   if (gate == GroupedGate::kSilu) return __fdividef(value, 1.0f + __expf(-value));
   if (gate == GroupedGate::kGelu) return 0.5f * value * (1.0f + erff(value * 0.70710678f));
@@ -60,23 +72,21 @@ template <class Config>
 struct Output {
   static constexpr bool kFloat8 = sizeof(typename Config::Element) == 1;
   int row, column, expert, pair[2];
-  float factor[2];
+  float factor[2], share[2];
 
   // Begins to read what belongs to the rows; the sums come later.
-  template <class Tile>
-  __device__ Output(const GroupedParams& p, const Tile& tile, int group, bool holds)
-      : row(tile.block * kGroupedBlockRows + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4),
-        column(tile.column),
-        expert(tile.expert) {
-    if (!holds) return;
+  __device__ Output(const GroupedParams& p, int first_row, int column, int expert, const int (&pairs)[2])
+      : row(first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4),
+        column(column),
+        expert(expert),
+        pair{pairs[0], pairs[1]},
+        factor{1.0f, 1.0f},
+        share{1.0f, 1.0f} {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int at = row + 8 * half;
-      pair[half] = p.pairs[at];
-      factor[half] = 1.0f;
-      if (pair[half] >= p.num_pairs) continue;
-      if constexpr (kFloat8) factor[half] = p.x_scale[Config::kGated ? pair[half] / p.top_k : at];
-      if (!Config::kGated && p.pair_weights != nullptr) factor[half] *= p.pair_weights[pair[half]];
+      const int kept = pair[half] < p.num_pairs ? pair[half] : 0;  // read something, keep nothing
+      if constexpr (kFloat8) factor[half] = read_now(p.x_scale + (Config::kGated ? kept / p.top_k : row + 8 * half));
+      if (!Config::kGated && p.pair_weights != nullptr) share[half] = read_now(p.pair_weights + kept);
     }
   }
 
@@ -93,7 +103,7 @@ struct Output {
     const float a = sum[4 * j + 2 * half] * factor[half] * scale.x;
     const float b = sum[4 * j + 2 * half + 1] * factor[half] * scale.y;
     if constexpr (!Config::kGated) {
-      return packed(a, b);
+      return packed(a * share[half], b * share[half]);
     } else {
       const float2 up_scale = scale_at(p, p.out_size + at);
       const float c = sum[64 + 4 * j + 2 * half] * factor[half] * up_scale.x;

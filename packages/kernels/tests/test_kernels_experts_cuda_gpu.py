@@ -69,10 +69,10 @@ def _quantized(mlp):
     return dataclasses.replace(mlp, up=up, down=down, up_scale=up_scale, down_scale=down_scale)
 
 
-def _both(cuda_experts, x, weights, ids, mlp):
+def _both(cuda_experts, x, weights, ids, mlp, **options):
     """What the kernels and the reference write."""
     out, expected = torch.full_like(x, float("nan")), torch.empty_like(x)
-    cuda_experts.moe_by_expert(out, x, weights, ids, mlp)
+    cuda_experts.moe_by_expert(out, x, weights, ids, mlp, **options)
     reference_moe(expected, x, weights, ids, mlp)
     return out, expected
 
@@ -81,18 +81,21 @@ def test_it_is_chosen_for_bfloat16():
     assert ops.selected("moe", "cuda", torch.bfloat16) == "cuda"
 
 
+@pytest.mark.parametrize("block_rows", [128, 256])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("num_tokens", [1, 3, 33, 257, 1500, 6000])
-def test_mixtures(relative_error, cuda_experts, sizes, num_tokens):
-    got, expected = _both(cuda_experts, *_problem(num_tokens, sizes, seed=num_tokens))
+@pytest.mark.parametrize("num_tokens", [1, 33, 257, 1500, 6000])
+def test_mixtures(relative_error, cuda_experts, sizes, num_tokens, block_rows):
+    problem = _problem(num_tokens, sizes, seed=num_tokens)
+    got, expected = _both(cuda_experts, *problem, block_rows=block_rows)
     assert relative_error(got, expected) < BOUND
 
 
 @pytest.mark.parametrize("sizes", [(128, 8, 2048, 768), (16, 4, 640, 384), (3, 2, 208, 272)], ids=str)
 @pytest.mark.parametrize("num_tokens", [1, 300, 4100])
-def test_mixtures_of_e4m3_weights(relative_error, cuda_experts, sizes, num_tokens):
+@pytest.mark.parametrize("block_rows", [128, 256])
+def test_mixtures_of_e4m3_weights(relative_error, cuda_experts, sizes, num_tokens, block_rows):
     x, weights, ids, mlp = _problem(num_tokens, sizes, seed=num_tokens)
-    got, expected = _both(cuda_experts, x, weights, ids, _quantized(mlp))
+    got, expected = _both(cuda_experts, x, weights, ids, _quantized(mlp), block_rows=block_rows)
     assert relative_error(got, expected) < NARROW_BOUND
 
 

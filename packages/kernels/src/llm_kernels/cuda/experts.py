@@ -15,8 +15,8 @@ from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
 from llm_kernels.triton.fp8_linear import empty_scales
 from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
-BLOCK_ROWS = 128
-"""Rows of a block of one expert, kGroupedBlockRows of grouped_gemm.h."""
+BLOCK_ROWS = 256
+"""Rows of a block of one expert: 128, or 256 for clusters that share weights; see grouped_gemm.h."""
 LEAST_PAIRS = 60
 """Mean pairs an expert from which the kernels are used; below, Triton's narrower blocks are."""
 LEAD = 2
@@ -100,11 +100,17 @@ def moe_by_token(
 
 
 def moe_by_expert(
-    out_TE: torch.Tensor, x_TE: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor, mlp: ExpertMlp
+    out_TE: torch.Tensor,
+    x_TE: torch.Tensor,
+    weights_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    mlp: ExpertMlp,
+    *,
+    block_rows: int = BLOCK_ROWS,
 ) -> None:
     """Sorts the pairs by expert and multiplies block by block; arguments as `takes` wants them."""
     top_k, (num_experts, size, inner_size) = ids_TK.shape[1], mlp.down.shape
-    blocks = sort_by_expert(ids_TK.view(-1), num_experts, BLOCK_ROWS)
+    blocks = sort_by_expert(ids_TK.view(-1), num_experts, block_rows)
     inner = x_TE.new_empty(blocks.pairs.numel(), inner_size)
     multiply(inner, x_TE, mlp.up, mlp.up_scale, blocks, ids_TK.numel(), top_k, gate=mlp.activation)
     outputs = x_TE.new_empty(ids_TK.numel(), size)
@@ -128,12 +134,12 @@ def multiply(
     """One product of the sorted pairs with the weights of their experts, into `out`.
 
     Args:
-        out: With a gate bfloat16 [B * 128, O / 2], a row a place in the blocks (rows without pair of a half
-            block that holds none are left as they are); else [P, O], a row a pair.
-        x: With a gate [T, I], rows by token; else [B * 128, I].
+        out: With a gate bfloat16 [B * block_m, O / 2], a row a place in the blocks (those of 64 rows without
+            any pair are left as they are); else [P, O], a row a pair.
+        x: With a gate [T, I], rows by token; else [B * block_m, I].
         weight_NOI: dtype of `x`, or float8_e4m3fn: then rows are quantized first.
         scale_NO: float32, the scales of float8_e4m3fn weights.
-        blocks: The pairs, in blocks of 128.
+        blocks: The pairs, in blocks of 128 or 256.
         num_pairs: How many there are.
         top_k: Pairs a token.
         gate: Activation of the first half of O, by which the other half is multiplied; None: no such halves.
@@ -161,6 +167,7 @@ def multiply(
             weights,
             pairs,
             experts,
+            blocks.block_m,
             num_pairs,
             top_k,
             number,
