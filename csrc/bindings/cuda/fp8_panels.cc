@@ -73,7 +73,7 @@ void set_matrices(kernels::PanelArgs& args, const TensorView& out, const TensorV
 
 void fp8_panels_ffi(TensorView out, TensorView x, Optional<TensorView> token_scale, TensorView weight, TensorView scale,
                     Optional<TensorView> bias, int gate, int groups, int split, int tile, int resident,
-                    bool dependent) {
+                    int share, bool dependent) {
   guarded([&] {
     if (gate < 0 || gate > static_cast<int>(kernels::LinearGate::kGeluTanh)) throw ArgumentError("kind", "unknown");
     kernels::PanelArgs args{};
@@ -91,7 +91,7 @@ void fp8_panels_ffi(TensorView out, TensorView x, Optional<TensorView> token_sca
       check_inner_contiguous("bias_O", bias.value());
       args.bias = data_of(bias.value());
     }
-    args.plan = {groups, split, tile, resident};
+    args.plan = {groups, split, tile, resident, share};
     args.dependent = dependent;
     args.stream = stream_of(x);
     const DeviceGuard guard(x);

@@ -35,7 +35,8 @@ inline Epilogue panel_epilogue(const PanelArgs& args) {
 template <int OutRows>
 int num_panels(const PanelArgs& args) {
   const int rows = args.gate == LinearGate::kNone ? args.out_size : args.out_size / 2;
-  return (rows + OutRows - 1) / OutRows;
+  const int panels = (rows + OutRows - 1) / OutRows;
+  return (panels + args.plan.share - 1) / args.plan.share * args.plan.share;
 }
 
 // All but the stages.
@@ -46,6 +47,7 @@ PanelParams panel_params(const PanelArgs& args) {
   params.num_steps = (args.in_size + kPanelStep - 1) / kPanelStep;
   params.num_token_tiles = (args.num_tokens + N - 1) / N;
   params.split = args.plan.split;
+  params.share = args.plan.share;
   params.up_row = args.out_size / 2;
   if (params.split > params.num_steps) throw ArgumentError("split", "more parts than steps of 128 columns");
   return params;
@@ -67,13 +69,13 @@ void launch_panels(const PanelArgs& args) {
 
   const CUtensorMap weight_map =
       bytes_map(args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kOutRows);
-  const CUtensorMap token_map = bytes_map(args.x, args.num_tokens, args.in_size, args.x_stride, N);
+  const CUtensorMap token_map = bytes_map(args.x, args.num_tokens, args.in_size, args.x_stride, N / params.share);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(num_panels<Kernel::kOutRows>(args) * params.num_token_tiles * params.split);
   config.blockDim = dim3(Kernel::kThreads);
   config.dynamicSmemBytes = spare + std::max(params.stages * Kernel::kStageBytes, Kernel::kSumBytes);
   config.stream = args.stream;
-  LaunchAttributes attributes(params.split, args.dependent);
+  LaunchAttributes attributes(params.split * params.share, args.dependent);
   config.attrs = attributes.values;
   config.numAttrs = attributes.count;
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "fp8_panels");

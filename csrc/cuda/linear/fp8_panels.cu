@@ -26,6 +26,7 @@ void check(const PanelArgs& args) {
   if (!few && plan.groups != 2 && plan.groups != 3) throw ArgumentError("groups", "expected 2 or 3");
   const bool is_power = plan.split == 1 || plan.split == 2 || plan.split == 4 || plan.split == 8;
   if (!is_power) throw ArgumentError("split", "expected 1, 2, 4 or 8");
+  if (plan.share != 1 && (few || plan.share != 2 || plan.split > 4)) throw ArgumentError("share", "expected 1, or 2 with a split of 4 at most");
   if (plan.resident < 1 || plan.resident > 6) throw ArgumentError("resident", "expected 1 to 6");
 }
 

@@ -66,9 +66,12 @@ def _check(given, scales, weight, scale, bias, gate, plan, wanted, bound=ROUNDED
 @pytest.mark.parametrize("tile", [64, 96, 128, 160, 192, 224, 256])
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("groups", [2, 3])
-def test_quantized_tokens(groups, split, tile, gate):
+@pytest.mark.parametrize("share", [1, 2])
+def test_quantized_tokens(share, groups, split, tile, gate):
     from llm_kernels.cuda.fp8_panels import PanelPlan
 
+    if share * split > 8:
+        pytest.skip("no such plan")
     for tokens, (outputs, inputs), has_bias in (
         (tile - 3, SHAPES[0], False),
         (2 * tile - 60, SHAPES[1], True),
@@ -78,7 +81,7 @@ def test_quantized_tokens(groups, split, tile, gate):
         values, scales = _quantized(_randn(tokens, inputs, dtype=torch.bfloat16), 1)
         wide = dequantize_activation(values, scales)
         wanted = _wanted(wide, dequantize_weight(weight, scale), bias, gate)
-        plan = PanelPlan(groups, split, tile, 2 if tile == 128 else 1)
+        plan = PanelPlan(groups, split, tile, 2 if tile == 128 else 1, share)
         _check(values, scales, weight, scale, bias, gate, plan, wanted)
 
 
@@ -130,7 +133,13 @@ def test_nan_stays_in_its_row():
 
 
 @pytest.mark.parametrize(
-    ("plan", "field"), [((4, 1, 128, 1), "groups"), ((2, 3, 128, 1), "split"), ((2, 1, 100, 1), "tile")]
+    ("plan", "field"),
+    [
+        ((4, 1, 128, 1), "groups"),
+        ((2, 3, 128, 1), "split"),
+        ((2, 1, 100, 1), "tile"),
+        ((2, 8, 128, 1, 2), "share"),
+    ],
 )
 def test_plans_that_no_kernel_has(plan, field):
     from llm_kernels.cuda.fp8_panels import PanelPlan, panels

@@ -17,6 +17,7 @@ struct PanelPlan {
   std::int32_t split;     // 1, 2, 4, 8
   std::int32_t tile;      // 64 to 256 in steps of 32; of bfloat16 tokens always 8
   std::int32_t resident;  // the blocks an SM shall hold
+  std::int32_t share;     // 1, 2: panels of a cluster that copy the tokens together; of bfloat16 tokens 1
 };
 
 // Strides in elements. I is a multiple of 16, O of 8 (with a gate of 16); rows start at multiples of 16 bytes.

@@ -19,12 +19,14 @@ class PanelPlan(NamedTuple):
         split: Parts of the inputs, whose sums are added in their order: 1, 2, 4 or 8.
         tile: Tokens of a block: 64 to 256 in steps of 32; of bfloat16 tokens 8.
         resident: Blocks that a multiprocessor shall hold.
+        share: Panels that copy the tokens together: 1, or 2 with a split of 4 at most; of bfloat16 tokens 1.
     """
 
     groups: int
     split: int
     tile: int
     resident: int
+    share: int = 1
 
 
 def few_plan(outputs: int, inputs: int, *, gated: bool) -> PanelPlan | None:  # noqa: ARG001 - not yet measured
