@@ -77,7 +77,8 @@ def add_parts(
     return total, maximum, weight
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Not compiled anew for what varies with the rows.
+@triton.jit(do_not_specialize=["table_stride", "num_prefix_parts", "num_parts", "num_splits"])  # type: ignore[untyped-decorator]
 def decode_kernel(
     out: tl.tensor,
     partial: tl.tensor,
@@ -239,7 +240,8 @@ def decode_kernel(
             tl.store(to, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Not compiled anew for what varies with the rows.
+@triton.jit(do_not_specialize=["table_stride", "num_groups", "num_prefix_parts", "num_parts"])  # type: ignore[untyped-decorator]
 def prefix_kernel(
     partial: tl.tensor,
     partial_state: tl.tensor,
@@ -416,7 +418,8 @@ def prefix_kernel(
         tl.store(partial_state + at, state_of(maximum, weight), mask=valid)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Not compiled anew for what varies with the rows.
+@triton.jit(do_not_specialize=["num_prefix_parts", "num_splits"])  # type: ignore[untyped-decorator]
 def combine_kernel(
     out: tl.tensor,
     partial: tl.tensor,
