@@ -225,6 +225,20 @@ def test_small_steps_with_prompts_are_captured_too(make_llm, overlap, params):
     assert any(key.prompts > 1 for key in mixed.graphs)
 
 
+def test_decode_sizes_are_captured_behind_prompts(make_llm):
+    expected = tokens_of(make_llm(graphs=False), temperature=0.9, seed=3)
+    other = make_llm(graphs=True)
+    policy = CapturePolicy(GraphBuckets(7), num_parameters=10**15)
+    runner_of(other)._graphs.decode_policy = policy
+    captured = runner_of(other)._graphs.decode.graphs
+    other.generate(
+        [PROMPTS[2]], SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False), progress=False
+    )
+    assert list(captured) == [GraphKey(1)]
+    assert tokens_of(other, temperature=0.9, seed=3) == expected
+    assert {key.rows for key in captured} >= {1, 4, 7}
+
+
 def test_idle_time_brings_the_sizes_that_were_missed(make_llm):
     expected = tokens_of(make_llm(graphs=False), temperature=0.0)
     llm = make_llm(graphs=True)
@@ -256,7 +270,7 @@ class TestBuckets:
 
     @pytest.mark.parametrize(
         ("rows", "bucket"),
-        [(1, 1), (3, 4), (5, 8), (25, 32), (33, 48), (97, 128), (256, 256), (257, None)],
+        [(1, 1), (3, 4), (5, 8), (25, 32), (33, 48), (97, 112), (256, 256), (257, None)],
     )
     def test_choice(self, rows, bucket):
         assert self.SMALL.choose(rows) == bucket
@@ -272,7 +286,7 @@ class TestBuckets:
         chosen = {buckets.choose(rows) for rows in range(1, min(max_rows, 512) + 1)}
         assert chosen == set(buckets.rows)
         assert buckets.rows == sorted(set(buckets.rows))
-        assert len(buckets.rows) < 26
+        assert len(buckets.rows) < 30
 
 
 class TestPolicy:
@@ -287,9 +301,9 @@ class TestPolicy:
         policy.choose(GraphKey(256))
         choices = [policy.choose(GraphKey(100)) for _ in range(200)]
         first = next(index for index, choice in enumerate(choices) if choice.captures)
-        assert first == 63  # the gap: its 128 rows alone would have been worth it no later
+        assert first == 63  # the gap: its 112 rows alone would have been worth it no later
         assert all(choice == (GraphKey(256), False) for choice in choices[:first])
-        assert all(choice == (GraphKey(128), False) for choice in choices[first + 1 :])
+        assert all(choice == (GraphKey(112), False) for choice in choices[first + 1 :])
 
     def test_little_padding_is_borne_for_longer(self):
         policy = CapturePolicy(GraphBuckets(256))
@@ -312,6 +326,25 @@ class TestPolicy:
             large.choose(GraphKey(48)) for _ in range(300)
         ]
 
+    def test_sizes_for_the_rows_of_a_long_prompt_step_are_captured_behind_it(self):
+        policy = CapturePolicy(GraphBuckets(100), num_parameters=8_000_000_000)
+        assert policy.behind_prompts(GraphKey(60), 500) is None
+        found = [policy.behind_prompts(GraphKey(60), 8192) for _ in range(12)]
+        assert [key and key.rows for key in found] == [64, 80, 96, 100, 48, 32, 24, 16, 8, 4, 2, 1]
+        assert policy.behind_prompts(GraphKey(60), 8192) is None
+        assert policy.choose(GraphKey(70)) == (GraphKey(80), False)
+        other = GraphKey(60, filters=True)
+        assert policy.behind_prompts(other, 8192) == other._replace(rows=64)
+
+    def test_what_failed_behind_prompts_is_not_tried_again(self):
+        policy = CapturePolicy(GraphBuckets(2), num_parameters=8_000_000_000)
+        policy.failed(policy.behind_prompts(GraphKey(1), 8192))
+        assert policy.behind_prompts(GraphKey(1), 8192) == GraphKey(2)
+        assert policy.behind_prompts(GraphKey(1), 8192) is None
+
+    def test_nothing_is_captured_behind_prompts_in_lockstep(self):
+        assert CapturePolicy(GraphBuckets(100), lockstep=True).behind_prompts(GraphKey(1), 10**6) is None
+
     def test_kinds_have_graphs_of_their_own(self):
         policy = CapturePolicy(GraphBuckets(256))
         policy.choose(GraphKey(256))
@@ -325,7 +358,7 @@ class TestPolicy:
         for rows, times in ((256, 1), (7, 3), (30, 5), (100, 4)):
             for _ in range(times):
                 policy.choose(GraphKey(rows))
-        policy.failed(GraphKey(128))
+        policy.failed(GraphKey(112))
         assert [policy.most_wanted() for _ in range(3)] == [GraphKey(32), GraphKey(8), None]
         assert policy.choose(GraphKey(7)) == (GraphKey(8), False)
 

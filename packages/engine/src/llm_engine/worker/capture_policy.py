@@ -3,7 +3,8 @@
 A capture costs the host some tens of milliseconds, so nothing is captured before it is needed. A step whose
 size has no graph is padded to the next larger size that has one, and only a size that comes again and again
 gets its own. Where there is no larger one the step runs kernel by kernel, padded to its size, which loads
-all kernels, and is captured behind that while the device is busy with it.
+all kernels, and is captured behind that while the device is busy with it. Prompts keep the device busy for
+longest: behind them the sizes are captured that the rows will need when their prompts are done.
 
 Decisions follow from the sequence of steps alone, never from clocks, so that all ranks of a model make the
 same: a rank that ran other sizes than the rest would wait for them forever.
@@ -11,6 +12,7 @@ same: a rank that ran other sizes than the rest would wait for them forever.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 from llm_engine.worker.graph_buckets import GraphBuckets, GraphKey
@@ -26,6 +28,8 @@ _CAPTURE_S = 0.035
 _FREE_ROWS = 64
 # Rows of padding are multiplied as the others are, at some 600 TFLOP/s on an H200.
 _PARAMETERS_PER_SECOND = 3e14
+# A step that takes so long, by its tokens, hides most of a capture.
+_HIDING_S = 0.016
 # Between two captures that only replace a larger size, so that they take a small share of the time.
 _GAP = 64
 
@@ -47,7 +51,8 @@ class CapturePolicy:
 
     Args:
         buckets: The sizes.
-        num_parameters: The model's; 0 where they must not matter, since other ranks have other counts.
+        num_parameters: The model's; 0 where they must not matter, since other ranks have other counts. Then
+            nothing is captured behind prompts.
         lockstep: Whether other ranks make the same decisions: then no graph that this one has not got may
             change the sizes it runs.
     """
@@ -91,6 +96,27 @@ class CapturePolicy:
         if not wanted:
             return None
         return self._capture(max(wanted, key=lambda key: (self._asked[key], key))).key
+
+    def behind_prompts(self, step: GraphKey, num_tokens: int) -> GraphKey | None:
+        """The size to capture behind a step with prompts, which is settled with this call.
+
+        Args:
+            step: The step that decodes all rows when the prompts are done.
+            num_tokens: Tokens of the step with prompts.
+
+        Returns:
+            The least size that holds the rows and has no graph yet, else the largest of the smaller ones;
+            None: there is none, or the step is too short.
+        """
+        if num_tokens * self._row_s < _HIDING_S:
+            return None
+        sizes = self._buckets.rows
+        first = bisect_left(sizes, step.rows)
+        for rows in (*sizes[first:], *reversed(sizes[:first])):
+            key = step._replace(rows=rows)
+            if key not in self._settled and key not in self._hopeless:
+                return self._capture(key).key
+        return None
 
     def failed(self, key: GraphKey) -> None:
         """A size could not be captured, or there is no memory for it."""

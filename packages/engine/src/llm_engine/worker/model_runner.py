@@ -107,7 +107,10 @@ class ModelRunner:
         batch = measure(plan, self.tables, self._shared)
         with self._kernels():
             pending = self._launch_as_graph(plan, batch, update)
-            return self._launch_eagerly(plan, batch, update) if pending is None else pending
+            if pending is None:
+                pending = self._launch_eagerly(plan, batch, update)
+            self._capture_behind(plan, batch)
+            return pending
 
     @torch.inference_mode()
     def capture_one(self) -> bool:
@@ -157,19 +160,33 @@ class ModelRunner:
         graphs = self._graphs
         if graphs is None:
             return None
-        plain = self.params.all_plain(plan.slots, batch.context_lens)
-        filters = plain and bool(self.params.has_filters[plan.slots].any())
+        wanted = self._decode_of(plan, batch)
         if batch.num_decodes == plan.num_rows:
-            shares = batch.prefixes is not None
-            wanted = GraphKey(plan.num_rows, draws=plain, filters=filters, shares=shares)
             choice = graphs.decode_policy.choose(wanted)
             return None if choice is None else self._launch_decode(graphs.decode, choice, plan, batch, update)
-        if not plain or batch.prefixes is not None or graphs.mixed is None:
+        if not wanted.draws or wanted.shares or graphs.mixed is None:
             return None
         mixed = graphs.mixed_policy.choose(
-            batch.num_tokens, batch.num_decodes, plan.num_rows - batch.num_decodes, filters=filters
+            batch.num_tokens, batch.num_decodes, plan.num_rows - batch.num_decodes, filters=wanted.filters
         )
         return None if mixed is None else self._launch_mixed(graphs.mixed, mixed, plan, batch, update)
+
+    def _capture_behind(self, plan: StepPlan, batch: HostBatch) -> None:
+        """Captures a decode step that will be needed, while the device is busy with prompts.
+
+        At most one a launch: the ring of the steps' words has room for that.
+        """
+        if self._graphs is None or batch.num_decodes == plan.num_rows:
+            return
+        key = self._graphs.decode_policy.behind_prompts(self._decode_of(plan, batch), batch.num_tokens)
+        if key is not None:
+            self._graphs.decode.capture_apart(key)
+
+    def _decode_of(self, plan: StepPlan, batch: HostBatch) -> GraphKey:
+        """The kind of the step that decodes a plan's rows, unpadded."""
+        plain = self.params.all_plain(plan.slots, batch.context_lens)
+        filters = plain and bool(self.params.has_filters[plan.slots].any())
+        return GraphKey(plan.num_rows, draws=plain, filters=filters, shares=batch.prefixes is not None)
 
     def _launch_decode(
         self, graphs: DecodeGraphs, choice: Choice, plan: StepPlan, batch: HostBatch, update: TableUpdate
