@@ -4,10 +4,10 @@ python3 benchmarks/soak.py --shape qwen3-0.6b --minutes 10        # on a GPU
 uv run benchmarks/soak.py --shape tiny --minutes 0.5 --concurrency 16 --max-len 128 --kv-mib 1    # on a CPU
 
 It fails (exit code 1) when a request ends with an error or with the wrong number of tokens, when blocks or
-requests are left over, when memory grows in the second half, or when it lacked what it is for: preemptions,
-requests left early, load. It takes the start and some seconds longer than `--minutes`: the last requests go
-to their end. Greedy requests that come again and again are counted as twins: in bfloat16 near-ties make some
-of them differ, since the sums depend on the batch.
+requests are left over, when the cache contradicts itself, when memory grows in the second half, or when it
+lacked what it is for: preemptions, requests left early, load. It takes the start and some seconds longer than
+`--minutes`: the last requests go to their end. Greedy requests that come again and again are counted as twins:
+in bfloat16 near-ties make some of them differ, since the sums depend on the batch.
 """
 
 import argparse
@@ -159,7 +159,7 @@ async def watch(engine: "AsyncLLM", soak: Soak, end_s: float, every_s: float) ->
     """Samples memory and the core's gauges."""
     while time.monotonic() < end_s:
         await asyncio.sleep(every_s)
-        stats = await engine.stats()
+        stats = await engine.stats(check_cache=True)
         used = stats.kv_blocks_used + stats.kv_blocks_free + stats.kv_blocks_cached
         if used != stats.kv_blocks_total:
             soak.errors.append(f"{used} blocks accounted for, of {stats.kv_blocks_total}")
@@ -196,7 +196,7 @@ def check_flat(soak: Soak) -> dict[str, float]:
 async def settled(engine: "AsyncLLM", soak: Soak) -> "EngineStats":
     """The gauges once nothing runs; what is left after ten seconds is an error."""
     for _ in range(100):
-        stats = await engine.stats()
+        stats = await engine.stats(check_cache=True)
         if not (stats.running or stats.waiting or stats.kv_blocks_used):
             return stats
         await asyncio.sleep(0.1)

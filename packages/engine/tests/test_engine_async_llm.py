@@ -80,7 +80,7 @@ async def test_32_streams_at_once(engine):
     (alone, _) = await collect(engine.generate(PROMPTS[0], GREEDY))
     answers = await asyncio.gather(*(collect(engine.generate(PROMPTS[0], GREEDY)) for _ in range(32)))
     assert {whole[0].token_ids for whole, _ in answers} == {alone[0].token_ids}
-    assert (await engine.stats()).running == 0
+    assert (await engine.stats(check_cache=True)).running == 0
 
 
 async def test_three_choices_with_logprobs_and_a_stop_string(engine):

@@ -14,7 +14,7 @@ from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo
 from llm_engine.errors import EngineDead
 from llm_engine.worker.row_params import RowParams
-from llm_kvcache import FullAttention, KVCache
+from llm_kvcache import FullAttention, InvariantError, KVCache
 from llm_scheduler import Ragged, SchedulerConfig, StepPlan, StepResult, TokenBudgetScheduler
 
 pytestmark = pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlapped"])
@@ -134,9 +134,20 @@ def run(core, *, limit=2000):
 
 
 def assert_idle(core):
-    stats = core.stats()
+    stats = core.stats(check_cache=True)
     assert (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
     assert stats.kv_blocks_free + stats.kv_blocks_cached == stats.kv_blocks_total
+
+
+def test_a_cache_that_contradicts_itself_is_told(overlap, monkeypatch):
+    def broken(self):
+        raise InvariantError("a block is free and in use")
+
+    core = make_core(overlap, num_blocks=4)
+    monkeypatch.setattr(KVCache, "check", broken)
+    core.stats()
+    with pytest.raises(InvariantError, match="free and in use"):
+        core.stats(check_cache=True)
 
 
 def test_tokens_of_random_requests(overlap):

@@ -228,8 +228,12 @@ class AsyncLLM:
             self._tell_abort(self._processor.abort(live))
         return bool(lives)
 
-    async def stats(self) -> EngineStats:
+    async def stats(self, *, check_cache: bool = False) -> EngineStats:
         """A snapshot of the core, taken between two of its steps.
+
+        Args:
+            check_cache: Check every invariant of the KV cache before, in time linear in its blocks. A state
+                that contradicts itself ends the core.
 
         Raises:
             EngineDead: The core is not running any more.
@@ -239,7 +243,7 @@ class AsyncLLM:
         self._stats[token] = future
         try:
             self._check_alive()
-            self._client.send(StatsRequest(token))
+            self._client.send(StatsRequest(token, check_cache))
             return await future
         finally:
             self._stats.pop(token, None)

@@ -92,7 +92,7 @@ def serve(core: EngineCore, sockets: CoreSockets) -> None:
                 case AddRequest() | Abort():
                     core.intake([message])
                 case StatsRequest():
-                    sockets.send(StatsReply(message.token, core.stats()))
+                    sockets.send(StatsReply(message.token, core.stats(check_cache=message.check_cache)))
                 case Shutdown():
                     return
         wait_ms = None

@@ -97,8 +97,14 @@ class EngineCore:
         """False when the last step neither handed a plan over nor took a result in."""
         return self._made_progress
 
-    def stats(self) -> EngineStats:
-        """A snapshot of all counters."""
+    def stats(self, *, check_cache: bool = False) -> EngineStats:
+        """A snapshot of all counters; with `check_cache` after a check of the KV cache.
+
+        Raises:
+            InvariantError: The cache's state contradicts itself.
+        """
+        if check_cache:
+            self._cache.check()
         worker_steps: dict[str, int] = self._executor.call("step_counts")[0]
         return self._counters.snapshot(self._scheduler, self._cache, worker_steps)
 

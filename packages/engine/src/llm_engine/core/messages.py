@@ -42,9 +42,10 @@ class Abort(msgspec.Struct, tag="abort", frozen=True, array_like=True):
 
 
 class StatsRequest(msgspec.Struct, tag="stats", frozen=True, array_like=True):
-    """Ask for a `StatsReply` with this token."""
+    """Ask for a `StatsReply` with this token, and before it for a check of all that the KV cache keeps."""
 
     token: int
+    check_cache: bool = False
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
