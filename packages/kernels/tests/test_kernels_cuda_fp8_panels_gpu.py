@@ -66,7 +66,7 @@ def _check(given, scales, weight, scale, bias, gate, plan, wanted, bound=ROUNDED
 @pytest.mark.parametrize("tile", [64, 96, 128, 160, 192, 224, 256])
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("groups", [2, 3])
-@pytest.mark.parametrize("share", [1, 2])
+@pytest.mark.parametrize("share", [1, 2], ids=["alone", "together"])
 def test_quantized_tokens(share, groups, split, tile, gate):
     from llm_kernels.cuda.fp8_panels import PanelPlan
 
