@@ -10,12 +10,18 @@ from starlette.responses import Response
 
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.generation import Generation
-from llm_stack_server.streaming import EventStream, frames
+from llm_stack_server.streaming import DATA_EVENTS, EventStream, Framing, frames
 from llm_stack_server.views.view import View, stream_events, whole_answer
 
 
 async def answer(
-    request: Request, generation: Generation, view: View, *, stream: bool, headers: Mapping[str, str]
+    request: Request,
+    generation: Generation,
+    view: View,
+    *,
+    stream: bool,
+    headers: Mapping[str, str],
+    framing: Framing = DATA_EVENTS,
 ) -> Response:
     """Run ``generation`` and send it as ``view`` shows it.
 
@@ -30,4 +36,4 @@ async def answer(
         body = await until_disconnect(request.receive, whole_answer(view, generation))
         return JSONResponse(body, headers=dict(headers))
     await until_disconnect(request.receive, generation.start())
-    return EventStream(frames(stream_events(view, generation)), headers)
+    return EventStream(frames(stream_events(view, generation), framing), headers)

@@ -14,7 +14,10 @@ OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 
 
 class ApiKeyMiddleware:
-    """Answers 401 unless ``Authorization: Bearer KEY`` carries one of the keys. Without keys, all is open."""
+    """Answers 401 unless one of the keys comes as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
+
+    Without keys, all is open.
+    """
 
     def __init__(self, app: App, keys: Iterable[str] = ()) -> None:
         self._app = app
@@ -33,16 +36,17 @@ class ApiKeyMiddleware:
             return
         error = ApiError(
             401,
-            "missing or wrong API key; send it as 'Authorization: Bearer KEY'",
+            "missing or wrong API key; send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'",
             error_type="authentication_error",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope["path"])(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
-        given = _digest(_bearer_token(scope))
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]  # every key, no early exit
+        given = [_digest(_bearer_token(scope)), _digest(_header(scope, b"x-api-key"))]
+        # Every key, no early exit.
+        matches = [hmac.compare_digest(one, digest) for one in given for digest in self._digests]
         return any(matches)
 
 
@@ -59,8 +63,9 @@ def _digest(key: bytes) -> bytes:
 
 
 def _bearer_token(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            scheme, _, token = bytes(value).partition(b" ")
-            return token.strip() if scheme.lower() == b"bearer" else b""
-    return b""
+    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((bytes(value) for name, value in scope["headers"] if name == wanted), b"")

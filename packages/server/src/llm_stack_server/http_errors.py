@@ -20,6 +20,15 @@ from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField, 
 _LOG = logging.getLogger("llm_stack_server")
 _STATUS_CLIENT_GONE = 499
 _MAX_ECHO_CHARS = 100
+_ANTHROPIC_PREFIX = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 def to_api_error(error: BaseException) -> ApiError:
@@ -89,18 +98,29 @@ def log_fault(error: BaseException) -> None:
         _LOG.error("%s: %s", type(error).__name__, error, exc_info=unforeseen)
 
 
-def error_response(error: BaseException) -> JSONResponse:
-    """The JSON answer for ``error``. Server-side faults are logged here, once."""
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """The error as Anthropic's clients expect it."""
+    default = "api_error" if error.status >= 500 else "invalid_request_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, default)
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def error_response(error: BaseException, path: str) -> JSONResponse:
+    """The JSON answer for ``error``, in the shape of the API that ``path`` belongs to.
+
+    Server-side faults are logged here, once.
+    """
     log_fault(error)
     api_error = to_api_error(error)
-    return JSONResponse(api_error.body(), status_code=api_error.status, headers=api_error.headers)
+    body = anthropic_body(api_error) if path.startswith(_ANTHROPIC_PREFIX) else api_error.body()
+    return JSONResponse(body, status_code=api_error.status, headers=api_error.headers)
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
-    return error_response(error)
+async def _on_error(request: Request, error: Exception) -> Response:
+    return error_response(error, request.url.path)
 
 
-async def _on_http_exception(_request: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {404: "not_found", 405: "method_not_allowed"}
     api_error = ApiError(
@@ -109,7 +129,7 @@ async def _on_http_exception(_request: Request, error: Exception) -> Response:
         code=codes.get(error.status_code),
         headers=dict(error.headers or {}),
     )
-    return error_response(api_error)
+    return error_response(api_error, request.url.path)
 
 
 async def _on_disconnect(_request: Request, _error: Exception) -> Response:

@@ -57,6 +57,11 @@ def ignored_fields(body: RequestBody, *, n: int = 1) -> list[str]:
     names = unknown_fields(body.model_extra or {}, n=n)
     messages = getattr(body, "messages", None)
     names += unknown_message_fields(messages or [])
+    return safe_names(names)
+
+
+def safe_names(names: list[str]) -> list[str]:
+    """The names that may stand in a header; "?" for others."""
     return [name if _SAFE_NAME.fullmatch(name) else "?" for name in names]
 
 

@@ -3,44 +3,64 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import StreamingResponse
 
 from llm_stack_server.asgi import Receive, Scope, Send
 from llm_stack_server.disconnect import until_disconnect
-from llm_stack_server.errors import ClientDisconnected
-from llm_stack_server.http_errors import log_fault, to_api_error
-
-DONE = b"data: [DONE]\n\n"
+from llm_stack_server.errors import ApiError, ClientDisconnected
+from llm_stack_server.http_errors import anthropic_body, log_fault, to_api_error
 
 
-def frame(event: Mapping[str, Any]) -> bytes:
-    """One event as a ``data:`` frame. NaN and infinity never pass."""
-    return (
-        b"data: "
-        + json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        + b"\n\n"
-    )
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How one API frames its events.
+
+    Attributes:
+        named: An ``event:`` line with the event's type goes before the data.
+        end: The mark of a whole stream.
+        error_body: The event that tells of an error.
+    """
+
+    named: bool
+    end: bytes
+    error_body: Callable[[ApiError], Mapping[str, Any]]
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        """One event. NaN and infinity never pass."""
+        data = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        head = b"event: " + str(event["type"]).encode() + b"\n" if self.named else b""
+        return head + b"data: " + data + b"\n\n"
 
 
-async def frames(events: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:
+DATA_EVENTS = Framing(named=False, end=b"data: [DONE]\n\n", error_body=ApiError.body)
+"""OpenAI's chat and completions."""
+NAMED_EVENTS = Framing(named=True, end=b"", error_body=anthropic_body)
+"""Anthropic's messages; their last event is the end mark."""
+
+
+async def frames(
+    events: AsyncGenerator[Mapping[str, Any], None], framing: Framing = DATA_EVENTS
+) -> AsyncGenerator[bytes, None]:
     """Frames of all events and the end mark.
 
-    An error after the first byte cannot change the status any more. It becomes an event ``{"error": ...}``
+    An error after the first byte cannot change the status any more. It becomes an event of its own
     and the stream ends without the end mark, so that no client takes the answer for a whole one.
     """
     try:
         async for event in events:
-            yield frame(event)
+            yield framing.frame(event)
     except Exception as error:  # noqa: BLE001 -- told to the client and logged; the status is already sent
         log_fault(error)
-        yield frame(to_api_error(error).body())
+        yield framing.frame(framing.error_body(to_api_error(error)))
         return
     finally:
         await events.aclose()
-    yield DONE
+    if framing.end:
+        yield framing.end
 
 
 class EventStream(StreamingResponse):

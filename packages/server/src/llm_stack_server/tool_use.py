@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.output_formats.calls import Tools
 from llm_stack_server.output_formats.format import Format
-from llm_stack_server.schemas.chat import ChatRequest
-from llm_stack_server.schemas.tools import NamedToolChoice
+from llm_stack_server.schemas.tools import NamedToolChoice, Tool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class ToolUse:
     single: bool = False
 
 
-def tool_use(body: ChatRequest, output_format: Format | None) -> ToolUse:
+def tool_use(
+    tools: Sequence[Tool], choice: ToolChoice | None, output_format: Format | None, *, single: bool
+) -> ToolUse:
     """Check the tools of a request.
 
     With ``tool_choice`` "none" the model does not see the tools, so that it cannot call one.
@@ -36,9 +38,7 @@ def tool_use(body: ChatRequest, output_format: Format | None) -> ToolUse:
         InvalidField: a choice without tools, or of a tool that is not there.
         UnsupportedField: the model writes no tool calls that are known, or a call is demanded.
     """
-    choice = body.tool_choice
-    tools = body.tools or []
-    _check_choice(body)
+    _check_choice(tools, choice)
     if not tools or choice == "none":
         return ToolUse()
     if output_format is None or not output_format.writes_calls:
@@ -54,13 +54,12 @@ def tool_use(body: ChatRequest, output_format: Format | None) -> ToolUse:
     return ToolUse(
         for_template=[tool.for_template() for tool in tools],
         for_parser=Tools({tool.function.name: tool.function.parameters or {} for tool in tools}),
-        single=body.parallel_tool_calls is False,
+        single=single,
     )
 
 
-def _check_choice(body: ChatRequest) -> None:
-    choice = body.tool_choice
-    names = {tool.function.name for tool in body.tools or []}
+def _check_choice(tools: Sequence[Tool], choice: ToolChoice | None) -> None:
+    names = {tool.function.name for tool in tools}
     if choice == "required" and not names:
         raise InvalidField("tool_choice", "tool_choice: 'required' needs tools")
     if isinstance(choice, NamedToolChoice) and choice.function.name not in names:

@@ -13,16 +13,13 @@ from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Generation
 from llm_stack_server.jobs import checked_job
-from llm_stack_server.output_formats.format import Format
-from llm_stack_server.output_formats.parser import OutputParser, thinking_after
-from llm_stack_server.output_formats.plain import PlainText
 from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
-from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
+from llm_stack_server.prompts import ChatOptions, chat_prompt
+from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.chat import ChatRequest
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.views.chat import ChatView
-from llm_stack_server.views.choice_reader import ChoiceReader
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Envelope
 
@@ -43,9 +40,11 @@ async def chat_completions(request: Request) -> Response:
     ignored = ignored_fields(body, n=body.n or 1)
     context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
     output_format = context.output_format(engine)
-    use = tool_use(body, output_format)
+    use = tool_use(
+        body.tools or [], body.tool_choice, output_format, single=body.parallel_tool_calls is False
+    )
     params = chat_params(body, engine.default_sampling_params)
-    if output_format is not None:  # its marks may be special tokens
+    if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=body.skip_special_tokens or False)
     prompt = await chat_prompt(engine, body.messages, _options(body, use))
     job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
@@ -53,20 +52,12 @@ async def chat_completions(request: Request) -> Response:
     view = ChatView(
         Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint()),
         TokenTexts(engine),
-        [_reader(output_format, use, prompt) for _ in range(params.n)],
+        [choice_reader(output_format, use, prompt) for _ in range(params.n)],
         logprobs=bool(body.logprobs),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
     generation = Generation(engine, answer_id, [job], context.metrics.meter(PATH), body.priority or 0)
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
-
-
-def _reader(output_format: Format | None, use: ToolUse, prompt: Prompt) -> ChoiceReader:
-    if output_format is None:
-        return ChoiceReader(PlainText(), single_call=False, short_call_ids=False)
-    thinking = thinking_after(output_format, prompt.text or "")
-    parser = OutputParser(output_format, use.for_parser, thinking)
-    return ChoiceReader(parser, single_call=use.single, short_call_ids=output_format.short_call_ids)
 
 
 def _options(body: ChatRequest, use: ToolUse) -> ChatOptions:

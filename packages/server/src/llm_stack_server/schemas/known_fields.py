@@ -96,8 +96,40 @@ def unknown_fields(extra: Mapping[str, Any], *, n: int = 1) -> list[str]:
     return unknown
 
 
-def _check_harmless(name: str, value: object) -> None:
-    harmless = REFUSED_UNLESS[name]
+# The same of Anthropic's messages.
+_MESSAGES_NEUTRAL = frozenset({"metadata", "betas", "cache_control", "anthropic_version", "user_profile_id"})
+_MESSAGES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "standard_only"),
+    "mcp_servers": ([],),
+    "container": (),
+    "context_management": (),
+    "output_config": ({},),
+    "output_format": (),
+    "inference_geo": (),
+}
+
+
+def unknown_message_api_fields(extra: Mapping[str, Any]) -> list[str]:
+    """As `unknown_fields`, of a body of Anthropic's messages.
+
+    Raises:
+        UnsupportedField: a known field asks for something that this server cannot do.
+    """
+    unknown = []
+    for name, value in extra.items():
+        if value is None or name in _MESSAGES_NEUTRAL:
+            continue
+        if name in _MESSAGES_REFUSED_UNLESS:
+            _check_harmless(name, value, _MESSAGES_REFUSED_UNLESS)
+        else:
+            unknown.append(name)
+    return unknown
+
+
+def _check_harmless(
+    name: str, value: object, refused: Mapping[str, tuple[Any, ...]] = REFUSED_UNLESS
+) -> None:
+    harmless = refused[name]
     # By type too: True equals 1 in Python, but not in JSON.
     if not any(type(value) is type(allowed) and value == allowed for allowed in harmless):
         raise UnsupportedField(name)

@@ -20,7 +20,8 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _PROPERTY_CLASS = re.compile(r"\\[pP]\{[^}]*\}")
 
 
-def _parameters(value: object) -> dict[str, Any] | None:
+def checked_parameters(value: object) -> dict[str, Any] | None:
+    """The schema of a tool's parameters, as a field's validator."""
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -90,7 +91,7 @@ class FunctionSpec(RequestBody):
 
     name: Annotated[str, Field(pattern=_NAME)]
     description: str | None = None
-    parameters: Annotated[dict[str, Any] | None, BeforeValidator(_parameters)] = None
+    parameters: Annotated[dict[str, Any] | None, BeforeValidator(checked_parameters)] = None
     strict: bool | None = None
 
 
