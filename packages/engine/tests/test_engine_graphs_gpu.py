@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_tiny_models import DENSE, KINDS
 from llm_engine import LLM, SamplingParams
+from llm_engine.worker import capture_policy
 from llm_engine.worker.decode_step import DecodeStep
 from llm_engine.worker.mixed_step import MixedStep
 from llm_kernels.ops.attention import PAGED_ATTENTION
@@ -210,3 +211,18 @@ def test_a_capture_that_fails_costs_no_request(make_llm, monkeypatch, caplog, br
     stats = llm.stats()
     assert (stats.graph_steps, stats.failed_steps) == (0, 0)
     assert 1 <= sum("no graph for" in record.getMessage() for record in caplog.records) <= 3
+
+
+def test_decode_sizes_captured_behind_prompts(make_llm, monkeypatch):
+    monkeypatch.setattr(capture_policy, "_HIDING_S", 0.0)
+    monkeypatch.setattr(capture_policy, "_PARAMETERS_PER_SECOND", 1.0)
+    prompts = prompts_of(40, longest=120)
+    expected = tokens_of(make_llm("none"), prompts, temperature=0.0)
+    llm = make_llm("full")
+    assert tokens_of(llm, prompts, temperature=0.0) == expected
+    graphs = llm._client._core._executor._worker._runner._graphs.decode.graphs
+    assert len(graphs) >= 8
+    before = llm.stats()
+    assert tokens_of(llm, prompts_of(40, seed=5), temperature=0.0)
+    after = llm.stats()
+    assert after.graph_steps - before.graph_steps > 0.8 * (after.steps - before.steps)
