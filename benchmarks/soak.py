@@ -6,8 +6,8 @@ uv run benchmarks/soak.py --shape tiny --minutes 0.5 --concurrency 16 --max-len 
 It fails (exit code 1) when a request ends with an error or with the wrong number of tokens, when blocks or
 requests are left over, when the cache contradicts itself, when memory grows in the second half, or when it
 lacked what it is for: preemptions, requests left early, load. It takes the start and some seconds longer than
-`--minutes`: the last requests go to their end. Greedy requests that come again and again are counted as twins:
-in bfloat16 near-ties make some of them differ, since the sums depend on the batch.
+`--minutes`: the last requests go to their end. Greedy requests that come again and again are counted as
+twins: in bfloat16 near-ties make some of them differ, since the sums depend on the batch.
 """
 
 import argparse
