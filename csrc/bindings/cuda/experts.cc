@@ -7,6 +7,7 @@
 #include "bindings/cuda/checks.h"
 #include "llm_kernels/cuda/expert_sort.h"
 #include "llm_kernels/cuda/grouped_gemm.h"
+#include "llm_kernels/cuda/pairs_gemm.h"
 #include "llm_kernels/cuda/router.h"
 #include "llm_kernels/cuda/token_experts.h"
 
@@ -114,6 +115,46 @@ void grouped_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<
     args.stream = stream_of(x);
     const DeviceGuard guard(x);
     kernels::grouped_gemm(args);
+  });
+}
+
+void pairs_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> pair_weights, TensorView ids,
+                    int top_k, int gate, bool dependent) {
+  guarded([&] {
+    kernels::PairsGemmArgs args{};
+    if (gate < 0 || gate > static_cast<int>(kernels::GroupedGate::kGeluTanh)) throw ArgumentError("gate", "unknown");
+    const bool gated = gate != 0;
+    check_shape("ids", ids, {-1});
+    check_dtype("ids", ids, kDLInt, 64, "int64");
+    check_inner_contiguous("ids", ids);
+    const std::int64_t pairs = ids.size(0);
+    check_rows("x", x, x, gated ? -1 : pairs, -1);
+    check_dtype("x", x, kDLBfloat, 16, "bfloat16");
+    check_device("ids", ids, x);
+    if (top_k < 1 || (gated && x.size(0) * top_k != pairs)) throw ArgumentError("top_k", "expected pairs a row of x");
+    check_weight("weight_NOI", weight, x, -1, -1, x.size(1));
+    check_dtype("weight_NOI", weight, kDLBfloat, 16, "bfloat16");
+    check_rows("out", out, x, pairs, gated ? weight.size(1) / 2 : weight.size(1));
+    check_dtype("out", out, kDLBfloat, 16, "bfloat16");
+    if (pair_weights.has_value()) {
+      args.pair_weights = vector_of<float>("pair_weights", pair_weights.value(), x, pairs, kDLFloat);
+    }
+    args.out = data_of(out);
+    args.out_stride = out.stride(0);
+    args.x = data_of(x);
+    args.x_stride = x.stride(0);
+    args.weight = data_of(weight);
+    args.ids = data_as<const std::int64_t>(ids);
+    args.num_pairs = static_cast<std::int32_t>(pairs);
+    args.top_k = top_k;
+    args.num_experts = static_cast<std::int32_t>(weight.size(0));
+    args.out_size = static_cast<std::int32_t>(weight.size(1));
+    args.in_size = static_cast<std::int32_t>(weight.size(2));
+    args.gate = static_cast<kernels::GroupedGate>(gate);
+    args.dependent = dependent;
+    args.stream = stream_of(x);
+    const DeviceGuard guard(x);
+    kernels::pairs_gemm(args);
   });
 }
 
@@ -272,6 +313,7 @@ void sort_by_expert_ffi(TensorView ids, TensorView counts, TensorView pairs, Ten
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sort_by_expert, sort_by_expert_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(choose_experts, choose_experts_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(route_by_linear, route_by_linear_ffi);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(pairs_gemm, pairs_gemm_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(token_experts, token_experts_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_gemm, grouped_gemm_ffi);
 

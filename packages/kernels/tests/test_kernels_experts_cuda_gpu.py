@@ -116,6 +116,35 @@ def test_few_tokens(relative_error, cuda_experts, sizes, num_tokens):
     assert relative_error(out, expected) < BOUND
 
 
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 256, 500])
+def test_few_pairs_an_expert(relative_error, sizes, num_tokens):
+    from llm_kernels.cuda.expert_pairs import moe_by_pair
+
+    x, weights, ids, mlp = _problem(num_tokens, sizes, seed=num_tokens)
+    out, expected = torch.full_like(x, float("nan")), torch.empty_like(x)
+    for _ in range(3):
+        moe_by_pair(out, x, weights, ids, mlp)
+        first = out.clone()
+        moe_by_pair(out, x, weights, ids, mlp)
+        assert torch.equal(out, first)
+    reference_moe(expected, x, weights, ids, mlp)
+    assert relative_error(out, expected) < BOUND
+
+
+@pytest.mark.parametrize("worst", [False, True])
+def test_few_pairs_when_experts_are_uneven(relative_error, worst):
+    from llm_kernels.cuda.expert_pairs import moe_by_pair
+
+    x, weights, ids, mlp = _problem(300, (64, 2, 512, 256), zero_experts=2)
+    ids[:, 0] = 3 if worst else -1
+    ids[5:, 1] = 7
+    out, expected = torch.full_like(x, float("nan")), torch.empty_like(x)
+    moe_by_pair(out, x, weights, ids, mlp)
+    reference_moe(expected, x, weights, ids, mlp)
+    assert relative_error(out, expected) < BOUND
+
+
 def test_few_tokens_with_pairs_of_none(relative_error, cuda_experts):
     x, weights, ids, mlp = _problem(2, (16, 4, 640, 384))
     ids[0, 2], ids[1] = -1, 99
