@@ -172,7 +172,8 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
                                Optional<TensorView> key_scale, Optional<TensorView> value_scale,
                                TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
                                Optional<TensorView> prefix_lens, Optional<TensorView> partial,
-                               Optional<TensorView> partial_state, TensorView parts, TensorView plan, std::int64_t num_rows, double scale, double soft_cap,
+                               Optional<TensorView> partial_state, TensorView parts, TensorView plan,
+                               Optional<TensorView> arrivals, std::int64_t num_rows, double scale, double soft_cap,
                                std::int64_t sliding_window, std::int64_t chunk, int num_blocks, int warps, int stages,
                                int least_tiles, bool evict_first) {
   guarded([&] {
@@ -194,6 +195,12 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
     args.call.warps = warps;
     args.parts = data_as<float>(parts);
     args.plan = data_as<int4>(plan);
+    if (arrivals.has_value()) {
+      check_shape("arrivals", arrivals.value(), {num_warps});
+      check_dtype("arrivals", arrivals.value(), kDLInt, 32, "int32");
+      check_contiguous("arrivals", arrivals.value());
+      args.arrivals = data_as<std::uint32_t>(arrivals.value());
+    }
     args.num_blocks = num_blocks;
     args.stages = stages;
     args.least_tiles = least_tiles;

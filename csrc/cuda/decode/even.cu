@@ -38,7 +38,7 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   config.attrs = &attribute;
   config.numAttrs = 1;
   status = cudaLaunchKernelEx(&config, kernel, args, maps);
-  if (status != cudaSuccess) return status;
+  if (status != cudaSuccess || args.arrivals != nullptr) return status;
   const int num_warps = args.num_blocks * Warps;
   config.gridDim = dim3((num_warps + 3) / 4);
   config.blockDim = dim3(128);

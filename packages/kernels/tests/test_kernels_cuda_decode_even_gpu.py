@@ -23,7 +23,13 @@ ROWS = {
     "many": [(1, 17 + (1009 * i) % 1500) for i in range(200)],
     "very many": [(1, 1 + (37 * i) % 90) for i in range(1100)],
 }
-SHARES = [(1, 4, 3, 16), (2, 4, 3, 128, True), (1, 8, 3, 64), (2, 4, 2, 256)]
+SHARES = [
+    (1, 4, 3, 16),
+    (2, 4, 3, 128, True, True),
+    (1, 4, 3, 16, False, True),
+    (1, 8, 3, 64, False, True),
+    (2, 4, 2, 256),
+]
 TWO = SHARES[:2]
 
 

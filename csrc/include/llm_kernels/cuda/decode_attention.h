@@ -56,12 +56,13 @@ bool has_decode_attention(int head_size);
 
 cudaError_t decode_attention(const DecodeAttentionArgs& args, cudaStream_t stream);
 
-// The same with even shares of all keys for every warp, whatever the rows' lengths; two kernels. Of `call` neither
-// prefixes nor splits are looked at; `warps` are those of a block.
+// The same with even shares of all keys for every warp, whatever the rows' lengths. Of `call` `splits` is not looked at;
+// `warps` are those of a block.
 struct EvenDecodeArgs {
   DecodeAttentionArgs call;
   float* parts;              // [2 * blocks * warps, even_part_floats]
   int4* plan;                // [blocks * warps + 1]
+  std::uint32_t* arrivals;   // [blocks * warps], zeros before and after; null: a second kernel adds up the parts
   std::int32_t num_blocks;   // at least as many as run at once
   std::int32_t stages;       // tiles of a warp's ring
   std::int32_t least_tiles;  // of a share, from 1

@@ -34,6 +34,19 @@ class SharedPrefix:
     group_lens: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Flags by which the programs of a call tell each other that a part is done; the call leaves them zero.
+
+    Attributes:
+        flags: int32, zeros between calls.
+        is_captured: Whether a graph sets them to zero; it alone may use them.
+    """
+
+    flags: torch.Tensor
+    is_captured: bool
+
+
 @dataclass(slots=True)
 class AttentionMetadata:
     """Rows of a step over a paged KV cache. All tensors lie on the device of the query.
@@ -54,6 +67,7 @@ class AttentionMetadata:
         shared_prefix: Decode rows that share their first blocks; None: none do, or nobody looked.
         apart: Where the attention of this step is run, so that whoever captures the step can leave it out;
             None: at once.
+        arrivals: Made by the back end that needs them, for all calls on these rows; no two at once.
     """
 
     cu_query_lens: torch.Tensor
@@ -67,3 +81,4 @@ class AttentionMetadata:
     block_size: int = 0
     shared_prefix: SharedPrefix | None = None
     apart: Apart | None = None
+    arrivals: Arrivals | None = None

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 
 from llm_kernels.cuda.library import invalid, native
-from llm_kernels.metadata import AttentionMetadata
+from llm_kernels.metadata import Arrivals, AttentionMetadata
 from llm_kernels.triton.attention_arguments import Arguments, num_processors
 from llm_kernels.triton.attention_decode import attend_prefixes, usable_prefix
 from llm_kernels.triton.attention_decode import decode as decode_by_triton
@@ -50,6 +50,8 @@ class EvenShare:
         stages: Tiles of 16 keys in a warp's ring.
         least_keys: Of a warp's share, a multiple of 16.
         evict_first: Whether keys and values leave the L2 cache before all else.
+        waits: Whether the warp that begins a row and head waits for the others' parts; else a second kernel
+            puts them together.
     """
 
     blocks: int
@@ -57,6 +59,7 @@ class EvenShare:
     stages: int
     least_keys: int
     evict_first: bool = False
+    waits: bool = False
 
 
 # For up to so many programs.
@@ -225,6 +228,7 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             state,
             parts,
             plan,
+            _arrivals(metadata, num_warps, device) if share.waits else None,
             metadata.num_decodes,
             a.scale,
             a.soft_cap or 0.0,
@@ -238,6 +242,16 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
         )
     except ValueError as error:
         raise invalid(error) from None
+
+
+def _arrivals(metadata: AttentionMetadata, num_warps: int, device: torch.device) -> torch.Tensor:
+    """A flag a warp, made once for these rows; a graph that uses them sets them to zero itself."""
+    is_captured = torch.cuda.is_current_stream_capturing()
+    found = metadata.arrivals
+    if found is None or found.is_captured != is_captured or found.flags.numel() < num_warps:
+        flags = torch.zeros(num_warps, dtype=torch.int32, device=device)
+        found = metadata.arrivals = Arrivals(flags, is_captured)
+    return found.flags[:num_warps]
 
 
 def _prefix(
