@@ -1,4 +1,4 @@
-"""`deterministic` on a GPU: equal bits alone, together, chunked, with hits, preempted, with graphs or none."""
+"""`deterministic` on a GPU: equal bits alone, together, chunked, hits, preempted, with graphs or none."""
 
 from __future__ import annotations
 
