@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets)) even_kernel
         parity ^= 1;
       }
     }
+    TIME(7);
     softmax.gather_weights();
     const bool begins = first_tile == 0, ends = tile_end == place.tiles, waits = args.arrivals != nullptr;
     if (!begins || !(ends || waits)) {
