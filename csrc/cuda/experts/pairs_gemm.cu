@@ -34,6 +34,7 @@ void launch(const PairsGemmArgs& args) {
   params.num_steps = (args.in_size * 2 + Config::kStep - 1) / Config::kStep;
   params.row_bytes = args.in_size * 2;
   params.gate = args.gate;
+  params.guesses = args.num_pairs >= 2 * args.num_experts;
   const MapDimension outer[2] = {{args.out_size, args.in_size * 2, 64},
                                  {args.num_experts, static_cast<std::int64_t>(args.out_size) * args.in_size * 2, 1}};
   const CUtensorMap weight_map = encode_map(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, args.weight, args.in_size,

@@ -2,8 +2,9 @@
 // wgmma. One warpgroup copies, one multiplies; blocks of threads stay and take tile after tile, and two kernels fit on a
 // multiprocessor, so that one begins to read W while the one before it ends. Knows nothing of launching.
 //
-// Tiles are dealt out by expert, not by what the router chose: what a block reads first is known before. It sorts the pairs
-// by expert for itself meanwhile; their order within an expert may change from run to run, and nothing depends on it.
+// Where pairs are many, almost every expert has some: then a block reads the weights of the tile it will probably have
+// before it knows the pairs, which it sorts by expert for itself meanwhile. Their order within an expert may change from
+// run to run, and nothing depends on it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,6 +30,7 @@ struct PairsParams {
   std::int32_t row_bytes;
   std::int32_t out_size;  // columns of `out`
   GroupedGate gate;
+  bool guesses;  // reads the weights of the first tile before the pairs are known
 };
 
 template <bool Gated_>
@@ -45,18 +47,21 @@ struct PairsConfig {
   static constexpr int kStageBytes = kRowBytes + kWeightBytes;
   static constexpr int kOutColumns = kGated ? 64 : 128;
   static constexpr int kPairsOfThread = kMostPairs / kThreads;
-  // The ring, its barriers, the first pair of each expert, the pairs.
+  // The ring, its barriers, how many experts have pairs, the first pair of each, the experts with pairs, the pairs.
   static constexpr int kBarrierOffset = kStages * kStageBytes;
   static constexpr int kFirstOffset = kBarrierOffset + 16 * kStages;
 
   static constexpr int shared_bytes(int num_pairs, int num_experts) {
-    return 1024 + kFirstOffset + 4 * (num_experts + 2) + 2 * num_pairs;
+    return 1024 + kFirstOffset + 4 * (num_experts + 2) + 2 * num_experts + 2 * num_pairs;
   }
 };
 
-// The pairs by expert, in shared memory: those of expert e are list[first[e]] to list[first[e + 1] - 1].
+// The pairs by expert, in shared memory: those of expert e are list[first[e]] to list[first[e + 1] - 1]. The experts that
+// have pairs are experts[0] to experts[count - 1].
 struct SortedPairs {
+  int* count;
   int* first;
+  std::uint16_t* experts;
   std::uint16_t* list;
 };
 
@@ -82,9 +87,13 @@ __device__ void sort_pairs(const PairsParams& p, const SortedPairs& sorted) {
   }
   __syncthreads();
   if (threadIdx.x < 32) {  // exclusive sums
-    int before = 0;
+    int before = 0, used = 0;
     for (int start = 0; start < p.num_experts + 1; start += 32) {
       const int at = start + threadIdx.x, own = at < p.num_experts + 1 ? sorted.first[at] : 0;
+      const bool is_used = own > 0 && at < p.num_experts;
+      const unsigned all_used = __ballot_sync(0xFFFFFFFFu, is_used);
+      if (is_used) sorted.experts[used + __popc(all_used & ((1u << threadIdx.x) - 1))] = at;
+      used += __popc(all_used);
       int sum = own;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {
@@ -94,6 +103,7 @@ __device__ void sort_pairs(const PairsParams& p, const SortedPairs& sorted) {
       if (at < p.num_experts + 1) sorted.first[at] = before + sum - own;
       before += __shfl_sync(0xFFFFFFFFu, sum, 31);
     }
+    if (threadIdx.x == 0) *sorted.count = used;
   }
   __syncthreads();
 #pragma unroll
@@ -123,9 +133,26 @@ struct PairsRing {
 };
 
 template <class Config>
+__device__ __forceinline__ int column_of(const PairsParams& p, int index) {
+  return index % p.num_tiles * Config::kOutColumns;
+}
+
+// Steps under way before the pairs are known.
+template <class Config>
+__device__ __forceinline__ int early_steps(const PairsParams& p) {
+  return p.guesses ? min(Config::kStages, p.num_steps) : 0;
+}
+
+// Whether they are of the block's first tile.
+__device__ __forceinline__ bool guessed_right(const PairsParams& p, const SortedPairs& sorted) {
+  const int place = blockIdx.x / p.num_tiles;
+  return place < *sorted.count && sorted.experts[place] == place;
+}
+
+template <class Config>
 __device__ __forceinline__ void copy_pairs_weight(const PairsParams& p, const CUtensorMap* map,
-                                                  const PairsRing<Config>& ring, int stage, int index, int step) {
-  const int expert = index / p.num_tiles, column = index % p.num_tiles * Config::kOutColumns;
+                                                  const PairsRing<Config>& ring, int stage, int expert, int column,
+                                                  int step) {
   barrier_expect(ring.full(stage), Config::kWeightBytes);
   copy_box(ring.weight(stage), map, step * (Config::kStep / 2), column, expert, ring.full(stage));
   copy_box(ring.weight(stage) + Config::kHalfBytes, map, step * (Config::kStep / 2),
@@ -150,14 +177,17 @@ struct PairsCopy {
     const int thread = threadIdx.x & 127, piece = thread % 8, row = thread / 8;
     const std::uint32_t place = row * Config::kStep + ((piece ^ (row & 7)) << 4);
     PairsRing<Config> done = at;
-    int started = 0, early = min(Config::kStages, p.num_steps);
-    for (int index = blockIdx.x; index < p.num_tiles * p.num_experts; index += gridDim.x) {
-      const int expert = index / p.num_tiles, end = sorted.first[expert + 1];
+    int started = 0, early = early_steps<Config>(p);
+    if (!guessed_right(p, sorted)) {  // let them come, for nothing
+      for (; early > 0; --early) {
+        if (thread % 32 == 0) barrier_arrive(at.full(at.stage));
+        at.advance();
+      }
+      done = at;
+    }
+    for (int index = blockIdx.x; index < p.num_tiles * *sorted.count; index += gridDim.x) {
+      const int expert = sorted.experts[index / p.num_tiles], end = sorted.first[expert + 1];
       int first = sorted.first[expert];
-      // Nothing but what is under way already, where the expert has no pairs.
-      const bool is_void = first == end;
-      if (is_void && early == 0) continue;
-      const int steps = is_void ? early : p.num_steps;
       do {
         const char* from[kPieces];
         bool is_row[kPieces];
@@ -168,12 +198,14 @@ struct PairsCopy {
           const int x_row = is_row[i] ? sorted.list[entry] / p.pairs_of_row : 0;
           from[i] = p.x + x_row * p.x_stride_bytes + piece * 16;
         }
-        for (int step = 0; step < steps; ++step) {
+        for (int step = 0; step < p.num_steps; ++step) {
           if (early > 0) {
             --early;
           } else {
             barrier_wait_branching(at.empty(at.stage), at.parity ^ 1);
-            if (thread == 0) copy_pairs_weight<Config>(p, weight_map, at, at.stage, index, step);
+            if (thread == 0) {
+              copy_pairs_weight<Config>(p, weight_map, at, at.stage, expert, column_of<Config>(p, index), step);
+            }
           }
           const int column = step * Config::kStep;
           const bool inside = column + piece * 16 < p.row_bytes;
@@ -194,7 +226,6 @@ struct PairsCopy {
             done.advance();
           }
         }
-        early = 0;
         first += Config::kRows;
       } while (first < end);
     }
@@ -253,9 +284,15 @@ struct PairsOutput {
 template <class Config>
 __device__ void multiply_pairs(const PairsParams& p, const SortedPairs& sorted, PairsRing<Config> at) {
   const bool arrives = threadIdx.x % 32 == 0;
-  bool is_early = true;
-  for (int index = blockIdx.x; index < p.num_tiles * p.num_experts; index += gridDim.x, is_early = false) {
-    const int expert = index / p.num_tiles, end = sorted.first[expert + 1];
+  if (!guessed_right(p, sorted)) {
+    for (int step = 0; step < early_steps<Config>(p); ++step) {
+      barrier_wait_branching(at.full(at.stage), at.parity);
+      if (arrives) barrier_arrive(at.empty(at.stage));
+      at.advance();
+    }
+  }
+  for (int index = blockIdx.x; index < p.num_tiles * *sorted.count; index += gridDim.x) {
+    const int expert = sorted.experts[index / p.num_tiles], end = sorted.first[expert + 1];
     for (int first = sorted.first[expert]; first < end; first += Config::kRows) {
       const PairsOutput<Config> output(p, sorted, first, end);
       float sum[64];
@@ -276,14 +313,7 @@ __device__ void multiply_pairs(const PairsParams& p, const SortedPairs& sorted, 
       }
       wgmma_wait<0>();
       if (arrives) barrier_arrive(at.empty(before));
-      output.write(p, sum, index % p.num_tiles * Config::kOutColumns);
-    }
-    if (is_early && sorted.first[expert] == end) {  // what is under way for an expert without pairs
-      for (int step = 0; step < min(Config::kStages, p.num_steps); ++step) {
-        barrier_wait_branching(at.full(at.stage), at.parity);
-        if (arrives) barrier_arrive(at.empty(at.stage));
-        at.advance();
-      }
+      output.write(p, sum, column_of<Config>(p, index));
     }
   }
 }
@@ -294,20 +324,21 @@ __global__ void __launch_bounds__(Config::kThreads, 2)
   extern __shared__ std::uint8_t raw[];
   std::uint8_t* shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
   const PairsRing<Config> ring{shared_address(shared)};
-  const SortedPairs sorted{
-      reinterpret_cast<int*>(shared + Config::kFirstOffset),
-      reinterpret_cast<std::uint16_t*>(shared + Config::kFirstOffset + 4 * (params.num_experts + 2))};
+  int* numbers = reinterpret_cast<int*>(shared + Config::kFirstOffset);
+  auto* lists = reinterpret_cast<std::uint16_t*>(numbers + params.num_experts + 2);
+  const SortedPairs sorted{numbers, numbers + 1, lists, lists + params.num_experts};
   if (threadIdx.x == 128) {
     for (int stage = 0; stage < Config::kStages; ++stage) {
       barrier_init(ring.full(stage), 5);  // four warps that copy rows, and the weights' copy
       barrier_init(ring.empty(stage), 4);
     }
     barrier_init_fence();
-    for (int step = 0; step < min(Config::kStages, params.num_steps); ++step) {
-      copy_pairs_weight<Config>(params, &weight_map, ring, step, blockIdx.x, step);
+    for (int step = 0; step < early_steps<Config>(params); ++step) {
+      copy_pairs_weight<Config>(params, &weight_map, ring, step, blockIdx.x / params.num_tiles,
+                                column_of<Config>(params, blockIdx.x), step);
     }
   }
-  for (int i = threadIdx.x; i < params.num_experts + 2; i += Config::kThreads) sorted.first[i] = 0;
+  for (int i = threadIdx.x; i < params.num_experts + 1; i += Config::kThreads) sorted.first[i] = 0;
   let_next_kernel_start();
   wait_for_earlier_kernels();
   __syncthreads();
