@@ -44,11 +44,14 @@ def test_triton_is_chosen(dtype):
         assert ops.selected(op, "cuda", dtype) == "triton"
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("head_size", [64, 128])
-@pytest.mark.parametrize(
-    "name", ["window", "chunk", "chunk and window", "sinks", "sinks and window", "alibi", "all keys"]
-)
+NAMES = ["window", "chunk", "chunk and window", "sinks", "sinks and window", "alibi", "all keys"]
+# Every pair of a dtype, an option and a head size.
+PAIRS = [
+    (dtype, (64, 128)[(i + j) % 2], name) for i, dtype in enumerate(DTYPES) for j, name in enumerate(NAMES)
+]
+
+
+@pytest.mark.parametrize(("dtype", "head_size", "name"), PAIRS, ids=str)
 def test_each_option(make_attention_case, relative_error, dtype, head_size, name):
     options = {
         "window": {"sliding_window": 100},
