@@ -23,8 +23,8 @@ pytestmark = [
 QUANTIZING = {"fp8_linear", "fp8_product", "moe", "grouped_linear"}
 STEPS = 24
 # Two tokens whose logprobs are nearer than this may change places: bfloat16 logits of this size are 0.0625 to
-# 0.125 apart. Where two experts are nearly as likely, a token may go to the other. A number between two of e4m3
-# may be rounded to the other, 6 to 12 % away, and so send its token to another expert.
+# 0.125 apart. Where two experts are nearly as likely, a token may go to the other. A number between two e4m3
+# ones may be rounded to the other, 6 to 12 % away, and so send its token to another expert.
 TIES = {
     ("dense", None): 0.3,
     ("windows", None): 0.3,
