@@ -41,7 +41,7 @@ CASES = [
     ("/v1/completions", {"prompt": "x" * 10_000_000}, 413, None),
     ("/v1/chat/completions", {"messages": []}, 400, "messages"),
     ("/v1/chat/completions", CHAT | {"max_completion_tokens": 3}, 400, "max_completion_tokens"),
-    ("/v1/chat/completions", CHAT | {"tools": [{"type": "function"}]}, 400, "tools"),
+    ("/v1/chat/completions", CHAT | {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
     ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, 400, "response_format"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x " * 20_000}]}, 400, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, None),
