@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 OPTIONS = {
     "device": "cuda",
     "load_format": "dummy",
-    "max_model_len": 1024,
+    "max_model_len": 704,
     "kv_cache_bytes": 64 << 20,
     "max_num_seqs": 32,
     "progress": False,
@@ -27,7 +27,8 @@ LENGTHS = (1, 7, 33, 70, 120, 300, 17, 64, 65, 600, 3, 9, 200, 31, 5, 28)
 CASES = [(kind, dtype, {}) for kind in KINDS for dtype in ("bfloat16", "float32")]
 CASES.append(("dense", "bfloat16", {"quantization": "fp8"}))
 CASES.append(("dense", "bfloat16", {"kv_cache_dtype": "fp8"}))
-TIGHT_BYTES = {"latents": 1 << 20}
+TIGHT_BLOCKS = 60
+"""A KV cache that does not hold all prompts; the longest takes 39 blocks."""
 
 
 @pytest.fixture
@@ -79,9 +80,8 @@ def test_nothing_around_a_request_changes_a_bit_of_it(make_llm, kind, dtype, opt
         **options,
     )
     assert run(eager, prompts) == expected
-    tight = make_llm(
-        kind, dtype=dtype, deterministic=True, kv_cache_bytes=TIGHT_BYTES.get(kind, 2 << 20), **options
-    )
+    tight_bytes = OPTIONS["kv_cache_bytes"] // stats.kv_blocks_total * TIGHT_BLOCKS
+    tight = make_llm(kind, dtype=dtype, deterministic=True, **{**options, "kv_cache_bytes": tight_bytes})
     assert run(tight, prompts) == expected
     assert tight.stats().preemptions > 0
 

@@ -78,10 +78,12 @@ def cuda_backend(
     accepts: Callable[[torch.dtype, int], bool] | None = None,
     features: frozenset[str] = PLAIN,
     dtypes: frozenset[torch.dtype] = _CUDA_DTYPES,
+    *,
+    is_for_invariance: bool = False,
 ) -> Backend[Callable[..., Any]]:
     """A launcher in `llm_kernels.cuda.<module>`: compiled for Hopper and for nothing else."""
     return Backend(
-        name="cuda",
+        name="cuda_invariant" if is_for_invariance else "cuda",
         load=lambda: _load_cuda(f"llm_kernels.cuda.{module}", name),
         devices=frozenset({"cuda"}),
         dtypes=dtypes,
@@ -89,6 +91,8 @@ def cuda_backend(
         accepts=accepts,
         features=features,
         is_optional=True,
+        is_batch_invariant=is_for_invariance,
+        is_for_invariance=is_for_invariance,
     )
 
 

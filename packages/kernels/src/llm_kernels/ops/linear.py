@@ -26,6 +26,7 @@ LINEAR: Op[_Linear] = Op(
         by_row_backend("linear"),
         cpp_backend("linear", "linear", is_for_invariance=True),
         *triton_backends("invariant_linear", "linear", is_for_invariance=True),
+        cuda_backend("invariant_linear", "linear", is_for_invariance=True),
         cuda_backend("linear", "linear", accepts=lambda _, size: size % 8 == 0),
     ],
     default_size=4096,

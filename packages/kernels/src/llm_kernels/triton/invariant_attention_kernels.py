@@ -1,9 +1,10 @@
 """The device code of batch-invariant attention in Triton: one order of sums per query, whoever else is there.
 
 A query's keys are cut at fixed positions of the sequence, into segments and tiles of these. Each segment has
-an online softmax of its own, and segments are merged from the first to the last. One program may do that in
-registers (prompts, many rows), or several programs write the segments down and another kernel merges them
-(few long rows): the operations are the same. Tiles that a query does not see leave its state as it is.
+an online softmax of its own, and segments are merged from the first to the last. Programs of prompts do that
+in registers. Of decode rows one program may do it, which keeps what is merged in memory, or several programs
+write their segments down and another kernel merges them (few long rows): the operations are the same. Tiles
+that a query does not see leave its state as it is.
 
 Kernels are compiled without contraction of multiplications and additions, so that the compiler cannot round
 one form of the same formula otherwise than another.
@@ -303,10 +304,10 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
 ) -> None:
     """BLOCK_Q query tokens of one row under one KV head.
 
-    Grid (tokens // BLOCK_Q + rows, KV heads), or with IS_DECODE (rows, KV heads, 1). IN_PARTS, for decode
-    rows only: grid (rows, KV heads, programs), each of which writes every so-manieth segment to `partial`
-    float32 [rows, H, num_segments, V], and its maximum and weight to `partial_state` [rows, H,
-    num_segments, 2].
+    Grid (tokens // BLOCK_Q + rows, KV heads), or with IS_DECODE (rows, KV heads, programs). IN_PARTS each of
+    these programs writes every so-manieth segment to `partial` float32 [rows, H, num_segments, V], and its
+    maximum and weight to `partial_state` [rows, H, num_segments, 2]. Else there is one, which keeps what it
+    has merged there (num_segments is 1).
     """
     HAS_LOWEST: tl.constexpr = HAS_WINDOW or HAS_CHUNK
     let_later_start(PDL)
@@ -362,9 +363,11 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
         weight = tl.zeros([BLOCK_M], dtype=tl.float32)
         value_columns = tl.arange(0, V_PAD)
         inside = valid[:, None] & (value_columns < V)[None, :]
-        if IN_PARTS:
+        if IS_DECODE:
+            heads = (row.to(tl.int64) * tl.num_programs(1) * GROUP + head) * num_segments
             segment = key_begin // SEGMENT + tl.program_id(2)
-            while segment * SEGMENT < key_end:
+            first_segment = segment
+            while segment * SEGMENT < tl.maximum(key_end, 1):
                 _, _, _, part, part_maximum, part_weight = attend_run(
                     total,
                     maximum,
@@ -407,10 +410,39 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
                     True,
                     HAS_LOWEST,
                 )
-                at = (row.to(tl.int64) * tl.num_programs(1) * GROUP + head) * num_segments + segment
-                tl.store(partial + at[:, None] * V + value_columns[None, :], part, mask=inside)
-                tl.store(partial_state + at * 2, part_maximum, mask=valid)
-                tl.store(partial_state + at * 2 + 1, part_weight, mask=valid)
+                if IN_PARTS:
+                    at = heads + segment
+                    tl.store(partial + at[:, None] * V + value_columns[None, :], part, mask=inside)
+                    tl.store(partial_state + at * 2, part_maximum, mask=valid)
+                    tl.store(partial_state + at * 2 + 1, part_weight, mask=valid)
+                else:
+                    before = tl.zeros([BLOCK_M, V_PAD], dtype=tl.float32)
+                    if HAS_SINKS:
+                        before_maximum = tl.load(sinks + head, mask=valid, other=0.0).to(tl.float32) * LOG2_E
+                        before_weight = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
+                    else:
+                        before_maximum = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+                        before_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
+                    to = partial + heads[:, None] * V + value_columns[None, :]
+                    if segment > first_segment:
+                        # Only this program has these.
+                        before = tl.load(to, mask=inside, other=0.0)
+                        before_maximum = tl.load(partial_state + heads * 2, mask=valid, other=0.0)
+                        before_weight = tl.load(partial_state + heads * 2 + 1, mask=valid, other=0.0)
+                    part, part_maximum, part_weight = merge(
+                        before, before_maximum, before_weight, part, part_maximum, part_weight
+                    )
+                    if segment * SEGMENT + SEGMENT < key_end:
+                        tl.store(to, part, mask=inside)
+                        tl.store(partial_state + heads * 2, part_maximum, mask=valid)
+                        tl.store(partial_state + heads * 2 + 1, part_weight, mask=valid)
+                        tl.debug_barrier()
+                    else:
+                        part = part / tl.where(part_weight == 0.0, 1.0, part_weight)[:, None]
+                        if HAS_CACHE_SCALES:
+                            part *= tl.load(value_scale + kv_head)
+                        to_out = out + token[:, None] * out_stride_token + head[:, None] * out_stride_head
+                        tl.store(to_out + value_columns[None, :], part.to(out.dtype.element_ty), mask=inside)
                 segment += tl.num_programs(2)
         else:
             if HAS_SINKS:
@@ -421,7 +453,7 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
             segment_maximum = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
             segment_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
             shared_end = key_begin
-            if not (HAS_LOWEST or IS_DECODE):
+            if not HAS_LOWEST:
                 shared_end = (first_position + 1) // BLOCK_N * BLOCK_N
                 total, maximum, weight, segment_total, segment_maximum, segment_weight = attend_run(
                     total,
