@@ -287,11 +287,11 @@ struct PanelKernel {
   }
 };
 
-template <int N, int Groups, bool Gated>
-__global__ void __launch_bounds__(PanelKernel<N, Groups, Gated>::kThreads, 1)
+template <int N, int Groups>
+__global__ void __launch_bounds__(PanelKernel<N, Groups, false>::kThreads, 1)
     panel_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap tokens,
                  const __grid_constant__ PanelParams params) {
-  PanelKernel<N, Groups, Gated>::run(&weight, &tokens, params);
+  PanelKernel<N, Groups, false>::run(&weight, &tokens, params);
 }
 
 }  // namespace llm_kernels::cuda

@@ -53,11 +53,11 @@ PanelParams panel_params(const PanelArgs& args) {
   return params;
 }
 
-template <int N, int Groups, bool Gated>
+template <int N, int Groups>
 void launch_panels(const PanelArgs& args) {
-  using Kernel = PanelKernel<N, Groups, Gated>;
+  using Kernel = PanelKernel<N, Groups, false>;
   static std::atomic<std::uint64_t> allowed{0};
-  auto* kernel = panel_kernel<N, Groups, Gated>;
+  auto* kernel = panel_kernel<N, Groups>;
   allow_shared(kernel, allowed);
 
   PanelParams params = panel_params<N>(args);
@@ -81,16 +81,16 @@ void launch_panels(const PanelArgs& args) {
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "fp8_panels");
 }
 
-template <int Groups, bool Gated>
+template <int Groups>
 void launch_panels_of(const PanelArgs& args) {
   switch (args.plan.tile) {
-    case 64: return launch_panels<64, Groups, Gated>(args);
-    case 96: return launch_panels<96, Groups, Gated>(args);
-    case 128: return launch_panels<128, Groups, Gated>(args);
-    case 160: return launch_panels<160, Groups, Gated>(args);
-    case 192: return launch_panels<192, Groups, Gated>(args);
-    case 224: return launch_panels<224, Groups, Gated>(args);
-    case 256: return launch_panels<256, Groups, Gated>(args);
+    case 64: return launch_panels<64, Groups>(args);
+    case 96: return launch_panels<96, Groups>(args);
+    case 128: return launch_panels<128, Groups>(args);
+    case 160: return launch_panels<160, Groups>(args);
+    case 192: return launch_panels<192, Groups>(args);
+    case 224: return launch_panels<224, Groups>(args);
+    case 256: return launch_panels<256, Groups>(args);
     default: throw ArgumentError("tile", "expected 64 to 256 tokens in steps of 32");
   }
 }

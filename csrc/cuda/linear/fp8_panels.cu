@@ -20,6 +20,7 @@ void check(const PanelArgs& args) {
   const bool few = args.token_scale == nullptr;
   if (few && args.num_tokens > 8) throw ArgumentError("x_TI", "expected up to 8 tokens of bfloat16");
   const bool blocks = args.scale_kind == LinearScale::kBlock;
+  if (!few && gated) throw ArgumentError("kind", "gates go with tokens of bfloat16");
   if (!few && blocks) throw ArgumentError("weight_scale", "blocks of scales go with tokens of bfloat16");
   if (blocks && gated && args.out_size % 32 != 0) throw ArgumentError("weight_OI", "expected O a multiple of 32");
   if (few && (plan.groups != 1 && plan.groups != 2)) throw ArgumentError("groups", "expected 1 or 2");
@@ -35,10 +36,7 @@ void check(const PanelArgs& args) {
 void fp8_panels(const PanelArgs& args) {
   check(args);
   if (args.token_scale == nullptr) return fp8_few(args);
-  if (args.gate == LinearGate::kNone) {
-    return args.plan.groups == 2 ? fp8_panels_of_two(args) : fp8_panels_of_three(args);
-  }
-  args.plan.groups == 2 ? fp8_gated_panels_of_two(args) : fp8_gated_panels_of_three(args);
+  args.plan.groups == 2 ? fp8_panels_of_two(args) : fp8_panels_of_three(args);
 }
 
 }  // namespace llm_kernels::cuda

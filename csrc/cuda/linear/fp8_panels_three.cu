@@ -5,6 +5,6 @@
 
 namespace llm_kernels::cuda {
 
-void fp8_panels_of_three(const PanelArgs& args) { launch_panels_of<3, false>(args); }
+void fp8_panels_of_three(const PanelArgs& args) { launch_panels_of<3>(args); }
 
 }  // namespace llm_kernels::cuda

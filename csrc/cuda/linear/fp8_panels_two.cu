@@ -5,6 +5,6 @@
 
 namespace llm_kernels::cuda {
 
-void fp8_panels_of_two(const PanelArgs& args) { launch_panels_of<2, false>(args); }
+void fp8_panels_of_two(const PanelArgs& args) { launch_panels_of<2>(args); }
 
 }  // namespace llm_kernels::cuda

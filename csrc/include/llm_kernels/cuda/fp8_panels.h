@@ -35,7 +35,7 @@ struct PanelArgs {
   LinearScale scale_kind;
   const void* bias;  // bfloat16 [O] or null
   std::int32_t num_tokens, out_size, in_size;
-  LinearGate gate;
+  LinearGate gate;  // none but with bfloat16 tokens
   PanelPlan plan;
   bool dependent;  // may start before the kernel ahead of it has ended; reads only W before that
   cudaStream_t stream;

@@ -1,7 +1,7 @@
 """Products with e4m3 weights, in CUDA C++ for Hopper: of few bfloat16 tokens or of quantized ones.
 
-Which kernel is by measurement (docs/performance.md). Some few tokens are quantized by the product itself, more
-are quantized first; what no kernel here does best goes the way of the Triton back end.
+Which kernel is by measurement (docs/performance.md). Few tokens are quantized by the product itself, more
+are quantized first. What no kernel here does best goes the way of the Triton back end.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import torch
 
 from llm_kernels.cuda.fp8_panels import panels
 from llm_kernels.cuda.fp8_plans import MOST_FEW, few_plan, panel_plan
-from llm_kernels.cuda.linear import GATES, MOST_TOKENS, has_aligned_rows, streamed, takes
-from llm_kernels.ops.activation import ActivationKind
-from llm_kernels.ops.fp8_gated import composed
-from llm_kernels.reference.fp8_gated import check_fp8_gated_product
+from llm_kernels.cuda.linear import MOST_TOKENS, has_aligned_rows, streamed, takes
 from llm_kernels.reference.fp8_linear import check_fp8_linear, check_fp8_product
 from llm_kernels.triton import fp8_linear as quantizing
-from llm_kernels.triton.quantize_fp8 import launch_quantization, quantize_fp8
+from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
 
 def fp8_linear(
@@ -36,7 +33,7 @@ def fp8_linear(
         return fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, x_TI.dtype)
     out_TO = torch.empty((x_TI.shape[0], weight_OI.shape[0]), dtype=x_TI.dtype, device=x_TI.device)
     outputs, inputs = weight_OI.shape
-    plan = few_plan(outputs, inputs, gated=False) if weight_scale.ndim < 2 else None
+    plan = few_plan(outputs, inputs, gated=False) if x_TI.shape[0] <= MOST_FEW else None
     if plan is None:
         streamed(out_TO, x_TI, weight_OI, bias_O, weight_scale, 0)
     else:
@@ -61,7 +58,7 @@ def fp8_product(
     check_fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O)
     is_plain = _is_plain(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
     (tokens, inputs), outputs = values_TI.shape, weight_OI.shape[0]
-    plan = panel_plan(tokens, outputs, inputs, gated=False) if is_plain else None
+    plan = panel_plan(tokens, outputs, inputs) if is_plain else None
     if plan is None and not (is_plain and tokens <= MOST_TOKENS):
         return quantizing.fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, dtype)
     out_TO = torch.empty((tokens, outputs), dtype=dtype, device=values_TI.device)
@@ -70,43 +67,6 @@ def fp8_product(
     else:
         panels(out_TO, values_TI, scales_TG, weight_OI, weight_scale, bias_O, 0, plan)
     return out_TO
-
-
-def fp8_gated_product(
-    inner_values_TI: torch.Tensor,
-    inner_scales_TG: torch.Tensor,
-    values_TE: torch.Tensor,
-    scales_TG: torch.Tensor,
-    weight_OE: torch.Tensor,
-    weight_scale: torch.Tensor,
-    kind: ActivationKind,
-    bias_O: torch.Tensor | None,
-    dtype: torch.dtype,
-) -> None:
-    """CUDA back end of `ops.fp8_gated_product`: the activation with the product, then quantization."""
-    check_fp8_gated_product(
-        inner_values_TI, inner_scales_TG, values_TE, scales_TG, weight_OE, weight_scale, bias_O
-    )
-    (tokens, inputs), outputs = values_TE.shape, weight_OE.shape[0]
-    takes_it = kind in GATES and outputs % 16 == 0 and inner_values_TI.is_contiguous()
-    if takes_it and _is_plain(values_TE, scales_TG, weight_OE, weight_scale, bias_O, dtype):
-        plan = panel_plan(tokens, outputs, inputs, gated=True)
-        if plan is not None:
-            inner_TI = torch.empty((tokens, outputs // 2), dtype=dtype, device=values_TE.device)
-            panels(inner_TI, values_TE, scales_TG, weight_OE, weight_scale, bias_O, GATES[kind], plan)
-            launch_quantization(inner_values_TI, inner_scales_TG, inner_TI)
-            return
-    composed(
-        inner_values_TI,
-        inner_scales_TG,
-        values_TE,
-        scales_TG,
-        weight_OE,
-        weight_scale,
-        kind,
-        bias_O,
-        dtype,
-    )
 
 
 def _is_plain(

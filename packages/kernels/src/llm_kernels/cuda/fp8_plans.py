@@ -9,6 +9,19 @@ from typing import NamedTuple
 
 MOST_FEW = 2
 """Up to so many tokens a kernel quantizes itself."""
+LEAST_PANEL = 33
+"""From so many tokens on panels are faster than the streaming kernels of `linear`."""
+# Up to how many tokens torch's product is slower, and where the inputs of a panel must be cut.
+_MOST_PANEL, _MOST_SPLIT_PANEL = 224, 192
+
+_MULTIPROCESSORS = 132
+_STEP = 128  # inputs
+_FEW_TILE = 8
+_LEAST_BLOCKS, _MOST_SPLIT = 120, 8
+# What the tokens of a block and two stages of weights leave of the shared memory.
+_MOST_FEW_STEPS = 96
+# Panels of 192 rows that need not be cut, and blocks of cut ones that are enough.
+_LEAST_PANELS, _LEAST_SPLIT_BLOCKS = 100, 60
 
 
 class PanelPlan(NamedTuple):
@@ -29,11 +42,31 @@ class PanelPlan(NamedTuple):
     share: int = 1
 
 
-def few_plan(outputs: int, inputs: int, *, gated: bool) -> PanelPlan | None:  # noqa: ARG001 - not yet measured
-    """For bfloat16 tokens, up to `MOST_FEW`; None: other kernels are faster."""
-    return None
+def few_plan(outputs: int, inputs: int, *, gated: bool) -> PanelPlan | None:
+    """For bfloat16 tokens, up to `MOST_FEW`; None: no kernel takes the product, or others are faster."""
+    panels, steps = _ceil_div(outputs, 64), _ceil_div(inputs, _STEP)
+    split = 1
+    while 2 * split <= min(steps, _MOST_SPLIT) and (
+        panels * split < _LEAST_BLOCKS or steps > split * _MOST_FEW_STEPS
+    ):
+        split *= 2
+    if (gated and outputs % 32 != 0) or steps > split * _MOST_FEW_STEPS:
+        return None
+    return PanelPlan(1, split, _FEW_TILE, min(3, _ceil_div(panels * split, _MULTIPROCESSORS)))
 
 
-def panel_plan(tokens: int, outputs: int, inputs: int, *, gated: bool) -> PanelPlan | None:  # noqa: ARG001
+def panel_plan(tokens: int, outputs: int, inputs: int) -> PanelPlan | None:
     """For tokens that are quantized; None: other kernels are faster."""
-    return None
+    if not LEAST_PANEL <= tokens <= _MOST_PANEL:
+        return None
+    tile, steps = max(64, _ceil_div(tokens, 32) * 32), _ceil_div(inputs, _STEP)
+    if _ceil_div(outputs, 192) >= _LEAST_PANELS:
+        return PanelPlan(3, 1, tile, 1)
+    if tokens > _MOST_SPLIT_PANEL or steps < 4:
+        return None
+    plan = PanelPlan(3, 4, tile, 1) if tokens >= 128 and steps >= 64 else PanelPlan(2, 2, tile, 1)
+    return plan if _ceil_div(outputs, 64 * plan.groups) * plan.split >= _LEAST_SPLIT_BLOCKS else None
+
+
+def _ceil_div(number: int, by: int) -> int:
+    return -(-number // by)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import cuda_backend, torch_backend
+from llm_kernels.backends import torch_backend
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.ops.fp8_linear import BLOCK_SCALES, fp8_product
@@ -42,7 +42,6 @@ FP8_GATED_PRODUCT: Op[_GatedProduct] = Op(
     [
         torch_backend(reference.fp8_gated_product),
         Backend(name="composed", load=lambda: composed, dtypes=FLOATS, priority=5, features=BLOCK_SCALES),
-        cuda_backend("fp8_linear", "fp8_gated_product", features=BLOCK_SCALES),
     ],
     default_size=4096,
 )
