@@ -33,12 +33,13 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// At the barrier that block `rank` of the cluster has at this address.
+// At the barrier that block `rank` of the cluster has at this address. Orders no memory beyond this block: a release at
+// the scope of the cluster is a fence over the whole GPU.
 __device__ __forceinline__ void barrier_arrive_in(std::uint32_t barrier, unsigned rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -156,6 +157,11 @@ __device__ __forceinline__ unsigned cluster_rank() {
 
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+// Orders no memory: a release at the scope of the cluster is a fence over the whole GPU.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
