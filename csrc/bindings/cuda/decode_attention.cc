@@ -172,40 +172,33 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
                                Optional<TensorView> key_scale, Optional<TensorView> value_scale,
                                TensorView context_lens, TensorView block_tables, Optional<TensorView> sinks,
                                Optional<TensorView> prefix_lens, Optional<TensorView> partial,
-                               Optional<TensorView> partial_state, TensorView parts, TensorView plan,
-                               Optional<TensorView> arrivals, std::int64_t num_rows, double scale, double soft_cap,
-                               std::int64_t sliding_window, std::int64_t chunk, int num_blocks, int warps, int stages,
-                               int least_tiles, bool evict_first) {
+                               Optional<TensorView> partial_state, TensorView parts, TensorView arrivals,
+                               std::int64_t num_rows, double scale, double soft_cap, std::int64_t sliding_window,
+                               std::int64_t chunk, int num_blocks, int warps, int stages, int least_tiles) {
   guarded([&] {
     kernels::EvenDecodeArgs args{};
     args.call = decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables,
                             sinks, num_rows, scale, soft_cap, sliding_window, chunk);
     if (num_rows == 0) return;
-    if (num_blocks < 1) throw ArgumentError("num_blocks", "must be positive");
+    if (num_blocks < 1 || warps < 1) throw ArgumentError("num_blocks", "must be positive, as must warps");
     if (least_tiles < 1) throw ArgumentError("least_tiles", "must be positive");
     const std::int64_t num_warps = std::int64_t{num_blocks} * warps;
+    if (num_warps < args.call.num_kv_heads) throw ArgumentError("num_blocks", "fewer warps than KV heads");
     const int octets = kernels::even_octets(args.call.num_heads / args.call.num_kv_heads);
-    check_shape("parts", parts, {2 * num_warps, kernels::even_part_floats(args.call.head_size, octets)});
-    check_shape("plan", plan, {num_warps + 1, 4});
+    check_shape("parts", parts, {num_warps, kernels::even_part_floats(args.call.head_size, octets)});
+    check_shape("arrivals", arrivals, {num_warps});
     check_dtype("parts", parts, kDLFloat, 32, "float32");
-    check_dtype("plan", plan, kDLInt, 32, "int32");
+    check_dtype("arrivals", arrivals, kDLInt, 32, "int32");
     check_contiguous("parts", parts);
-    check_contiguous("plan", plan);
+    check_contiguous("arrivals", arrivals);
     args.call.prefix = prefix_parts(prefix_lens, partial, partial_state, num_rows, query);
     args.call.warps = warps;
     args.parts = data_as<float>(parts);
-    args.plan = data_as<int4>(plan);
-    if (arrivals.has_value()) {
-      check_shape("arrivals", arrivals.value(), {num_warps});
-      check_dtype("arrivals", arrivals.value(), kDLInt, 32, "int32");
-      check_contiguous("arrivals", arrivals.value());
-      args.arrivals = data_as<std::uint32_t>(arrivals.value());
-    }
+    args.arrivals = data_as<std::uint32_t>(arrivals);
     args.num_blocks = num_blocks;
     args.stages = stages;
     args.least_tiles = least_tiles;
     args.num_cache_blocks = key_cache.size(0);
-    args.evict_first = evict_first;
     const DeviceGuard guard(query);
     check_status("decode_attention_even", kernels::decode_attention_even(args, stream_of(query)));
   });

@@ -1,4 +1,4 @@
-// Launches decode attention in even shares: chooses the instances of both kernels. Knows no framework.
+// Launches decode attention in even shares: chooses the instance of the kernel. Knows no framework.
 #include "cuda/decode/even_kernel.cuh"
 #include "cuda/decode/launch.cuh"
 #include "cuda/tensor_map.h"
@@ -24,7 +24,7 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   static std::atomic<std::uint64_t> raised{0};
   auto* kernel = even_kernel<T, C, D, Octets, Warps, Stages>;
   constexpr int shared_bytes = EvenKernel<T, C, D, Octets, Warps, Stages>::kSharedBytes;
-  cudaError_t status = raise_limits(kernel, shared_bytes, raised);
+  const cudaError_t status = raise_limits(kernel, shared_bytes, raised);
   if (status != cudaSuccess) return status;
   const EvenMaps maps{encode_tile_map<C, D>(args, args.call.key), encode_tile_map<C, D>(args, args.call.value)};
   cudaLaunchAttribute attribute{};
@@ -37,13 +37,7 @@ cudaError_t launch_even(const EvenDecodeArgs& args, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  status = cudaLaunchKernelEx(&config, kernel, args, maps);
-  if (status != cudaSuccess || args.arrivals != nullptr) return status;
-  const int num_warps = args.num_blocks * Warps;
-  config.gridDim = dim3((num_warps + 3) / 4);
-  config.blockDim = dim3(128);
-  config.dynamicSmemBytes = 0;
-  return cudaLaunchKernelEx(&config, combine_even_kernel<T, C, D, Octets>, args, num_warps);
+  return cudaLaunchKernelEx(&config, kernel, args, maps);
 }
 
 template <class T, class C, int Octets>
@@ -51,7 +45,7 @@ cudaError_t launch_config(const EvenDecodeArgs& args, cudaStream_t stream) {
   const int warps = args.call.warps, stages = args.stages;
   if (warps == 4 && stages == 3) return launch_even<T, C, 128, Octets, 4, 3>(args, stream);
   if constexpr (Octets == 1) {
-    if (warps == 4 && stages == 2) return launch_even<T, C, 128, Octets, 4, 2>(args, stream);
+    if (warps == 8 && stages == 2) return launch_even<T, C, 128, Octets, 8, 2>(args, stream);
     if (warps == 8 && stages == 3) return launch_even<T, C, 128, Octets, 8, 3>(args, stream);
   }
   return cudaErrorInvalidValue;

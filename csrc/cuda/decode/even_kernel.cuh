@@ -1,9 +1,9 @@
 // Decode attention whose warps take even shares of all keys, whatever the rows' lengths. Knows no host.
 //
-// Warp w takes the tiles from w * share on and finds them by itself: it adds up the lengths. What it covers whole goes to
-// the output; of a head that it shares with others it has a part. The warp that begins a head waits for the parts of those
-// after it and adds them up, or combine_even_kernel does so. A warp waits only for warps of its own block or of blocks
-// before it: they are numbered from the last to the first.
+// Warp w works for KV head w % K and finds its share, the (w / K)-th, by the rows' lengths. What it covers whole goes to the
+// output; of a row that it shares with others it has a part. The warp that begins a row waits for the parts of those after
+// it and adds them up. It waits only for warps of its own block or of blocks before it: they are numbered from the last to
+// the first.
 #pragma once
 
 #include "cuda/decode/even_copies.cuh"
@@ -39,18 +39,17 @@ __device__ __forceinline__ void await(std::uint32_t* flag) {
   __syncwarp();
 }
 
-// Part 2 w: the head that warp w found begun; 2 w + 1: the one that it began and did not end.
 template <class T, class C, int D, int Octets, int Warps, int Stages>
-__global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets)) even_kernel(const __grid_constant__ EvenDecodeArgs args,
-                                                          const __grid_constant__ EvenMaps maps) {
+__global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets))
+    even_kernel(const __grid_constant__ EvenDecodeArgs args, const __grid_constant__ EvenMaps maps) {
   using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
   extern __shared__ __align__(1024) unsigned char even_shared[];
   const DecodeAttentionArgs& call = args.call;
-  const int num_warps = gridDim.x * Warps, lane = threadIdx.x % 32;
-  const int warp = num_warps - 1 - (blockIdx.x * Warps + threadIdx.x / 32);
-  const int group = call.num_heads / call.num_kv_heads, place_of_warp = threadIdx.x / 32 * Stages;
-  const std::uint32_t base = shared_address(even_shared), ring = base + place_of_warp * Kernel::kStageBytes;
-  const std::uint32_t barriers = base + Kernel::kRingBytes + 8 * place_of_warp;
+  const int num_warps = gridDim.x * Warps, lane = threadIdx.x % 32, num_kv_heads = call.num_kv_heads;
+  const int warp = num_warps - 1 - (blockIdx.x * Warps + threadIdx.x / 32), kv_head = warp % num_kv_heads;
+  const int group = call.num_heads / num_kv_heads, first_stage = threadIdx.x / 32 * Stages;
+  const std::uint32_t base = shared_address(even_shared), ring = base + first_stage * Kernel::kStageBytes;
+  const std::uint32_t barriers = base + Kernel::kRingBytes + 8 * first_stage;
   TIME(0);
   if (base % 1024 != 0) __trap();  // the copy engine's swizzle would be another
   if (lane == 0) {
@@ -59,36 +58,31 @@ __global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets)) even_kernel
     for (int i = 0; i < Stages; ++i) barrier_init(barriers + 8 * i, 1);
     barrier_init_fence();
   }
-  __syncwarp();
 
   let_next_kernel_start();
   wait_for_earlier_kernels();
   TIME(1);
-  const Share share = find_share(args, warp, num_warps);
-  const int count = share.end - share.begin;
-  if (count == 0) return;
+  auto& memory = *reinterpret_cast<ShareMemory<32 * Warps>*>(even_shared + Kernel::kRingBytes + Kernel::kBarrierBytes);
+  const Share share =
+      find_share(call, memory, warp / num_kv_heads, max(num_warps / num_kv_heads, 1), args.least_tiles);
+  if (share.count == 0) return;
   TIME(2);
   Place place = share.first;
   EvenSoftmax<Kernel, T, D> softmax;
-  softmax.ask(call, place.row, place.kv_head, group);
-  if (lane == 0) args.plan[warp] = make_int4(place.tile, place.tiles, place.row, place.kv_head);
-  Copies<Kernel> copies(args, maps, share, ring, barriers);
+  softmax.ask(call, place.row, kv_head, group);
+  Copies<Kernel> copies(call, maps, share, kv_head, ring, barriers);
 #pragma unroll
   for (int i = 0; i + 1 < Stages; ++i) copies.issue();
-  int stage = 0, first_tile = place.tile;
+  const float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[kv_head];
+  int stage = 0;
   unsigned parity = 0;
   TIME(3);
-  for (int left = count; left > 0;) {
-    const int tiles = min(place.tiles - place.tile, left), tile_end = place.tile + tiles;
-    left -= tiles;
+  for (int left = share.count; left > 0;) {
+    const bool begins = place.tile == 0;
+    const int tile_end = min(place.tile + left, place.tiles);
+    left -= tile_end - place.tile;
     softmax.start();
-    if (left > 0) {
-      Place next = place;
-      next.tile = next.tiles - 1;
-      next.advance(call);
-      softmax.ask(call, next.row, next.kv_head, group);
-    }
-    const float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
+    if (left > 0) softmax.ask(call, place.row + 1, kv_head, group);
     for (; place.tile < tile_end; ++place.tile) {
       barrier_wait(barriers + 8 * stage, parity);
       __syncwarp();  // all lanes are done with the stage of the tile before
@@ -104,50 +98,21 @@ __global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets)) even_kernel
     }
     TIME(7);
     softmax.gather_weights();
-    const bool begins = first_tile == 0, ends = tile_end == place.tiles, waits = args.arrivals != nullptr;
-    if (!begins || !(ends || waits)) {
-      softmax.leave(args.parts + (2 * std::int64_t{warp} + begins) * Kernel::kPartFloats, group);
-      if (waits) arrive(args.arrivals + warp);
-    } else {
+    if (begins) {
       int other = warp;
       for (int rest = place.tiles - tile_end; rest > 0; rest -= share.size) {
-        await(args.arrivals + ++other);
-        softmax.add(args.parts + 2 * std::int64_t{other} * Kernel::kPartFloats, group);
+        other += num_kv_heads;
+        await(args.arrivals + other);
+        softmax.add(args.parts + std::int64_t{other} * Kernel::kPartFloats, group);
       }
-      softmax.finish(call, place.row, place.kv_head, group);
+      softmax.finish(call, place.row, kv_head, group);
+    } else {
+      softmax.leave(args.parts + std::int64_t{warp} * Kernel::kPartFloats, group);
+      arrive(args.arrivals + warp);
     }
-    if (left == 0) break;
-    --place.tile;
-    place.advance(call);
-    first_tile = 0;
+    if (left > 0) place.enter_next(call);
   }
   TIME(4);
-}
-
-// Puts together the heads that warps share. One warp a warp of even_kernel; that works whose share begins within a head
-// and is the first to do so.
-template <class T, class C, int D, int Octets>
-__global__ void __launch_bounds__(128) combine_even_kernel(const __grid_constant__ EvenDecodeArgs args, int num_warps) {
-  using Kernel = EvenKernel<T, C, D, Octets, 1, 2>;
-  const int warp = blockIdx.x * 4 + threadIdx.x / 32;
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
-  if (warp >= num_warps) return;
-  TIME(5);
-  const int4 all = args.plan[num_warps];
-  const int total = all.x, size = all.y;
-  if (std::int64_t{warp} * size >= total) return;
-  const int4 own = args.plan[warp];
-  const int tile = own.x, tiles = own.y;
-  if (tile == 0 || tile > size) return;
-  const int group = args.call.num_heads / args.call.num_kv_heads;
-  EvenSoftmax<Kernel, T, D> softmax;
-  softmax.clear();
-  softmax.add(args.parts + (2 * std::int64_t{warp} - 1) * Kernel::kPartFloats, group);
-  const int end = warp * size - tile + tiles;
-  for (std::int64_t w = warp; w * size < end; ++w) softmax.add(args.parts + 2 * w * Kernel::kPartFloats, group);
-  softmax.finish(args.call, own.z, own.w, group);
-  TIME(6);
 }
 
 }  // namespace llm_kernels::cuda::decode

@@ -60,14 +60,12 @@ cudaError_t decode_attention(const DecodeAttentionArgs& args, cudaStream_t strea
 // `warps` are those of a block.
 struct EvenDecodeArgs {
   DecodeAttentionArgs call;
-  float* parts;              // [2 * blocks * warps, even_part_floats]
-  int4* plan;                // [blocks * warps + 1]
-  std::uint32_t* arrivals;   // [blocks * warps], zeros before and after; null: a second kernel adds up the parts
-  std::int32_t num_blocks;   // at least as many as run at once
+  float* parts;              // [blocks * warps, even_part_floats]
+  std::uint32_t* arrivals;   // [blocks * warps], zeros before and after
+  std::int32_t num_blocks;   // with at least a warp a KV head
   std::int32_t stages;       // tiles of a warp's ring
   std::int32_t least_tiles;  // of a share, from 1
   std::int64_t num_cache_blocks;
-  bool evict_first;  // of the L2 cache: tiles are read once
 #ifdef LLM_DECODE_TIMES
   unsigned long long* times;
 #endif

@@ -49,17 +49,12 @@ class EvenShare:
         warps: Of a block.
         stages: Tiles of 16 keys in a warp's ring.
         least_keys: Of a warp's share, a multiple of 16.
-        evict_first: Whether keys and values leave the L2 cache before all else.
-        waits: Whether the warp that begins a row and head waits for the others' parts; else a second kernel
-            puts them together.
     """
 
     blocks: int
     warps: int
     stages: int
     least_keys: int
-    evict_first: bool = False
-    waits: bool = False
 
 
 # For up to so many programs.
@@ -208,10 +203,7 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
     num_warps = num_blocks * share.warps
     prefix_lens, partial, state = _prefix(a, metadata)
     octets = 1 if a.group <= _OCTET else 2
-    parts = torch.empty(
-        (2 * num_warps, octets * (8 * a.query.shape[2] + 16)), dtype=torch.float32, device=device
-    )
-    plan = torch.empty((num_warps + 1, 4), dtype=torch.int32, device=device)
+    parts = torch.empty((num_warps, octets * (8 * a.query.shape[2] + 16)), dtype=torch.float32, device=device)
     try:
         _decode_attention_even(
             a.out,
@@ -227,8 +219,7 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             partial,
             state,
             parts,
-            plan,
-            _arrivals(metadata, num_warps, device) if share.waits else None,
+            _arrivals(metadata, num_warps, device),
             metadata.num_decodes,
             a.scale,
             a.soft_cap or 0.0,
@@ -238,7 +229,6 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             share.warps,
             share.stages,
             share.least_keys // _KEYS_OF_A_WARP,
-            share.evict_first,
         )
     except ValueError as error:
         raise invalid(error) from None
