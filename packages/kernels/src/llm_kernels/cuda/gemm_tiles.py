@@ -88,4 +88,34 @@ def estimate_us(tiles: Tiles, tokens: int, out_size: int, in_size: int) -> float
         cycles = rounds * (part + 2500 + sums * 4 / 30)
     else:
         cycles = rounds * (part + sums * 2 / 100) + 2500 + sums * 2 / 60
-    return max(cycles / _CYCLES_PER_US, out_size * in_size * 2 / _WEIGHT_BYTES_PER_US + 2)
+    multiplying, reading = cycles / _CYCLES_PER_US, out_size * in_size * 2 / _WEIGHT_BYTES_PER_US + 2
+    return max(multiplying, reading) + 0.05 * min(multiplying, reading)
+
+
+def measured(tokens: int, out_size: int, in_size: int, gated: bool) -> Tiles | None:
+    """The tiles that were measured to beat cuBLAS by 2 % or more; None where it stays.
+
+    Args:
+        tokens: T.
+        out_size: Rows of the weights, with a gate those of both halves.
+        in_size: I.
+        gated: Whether the activation is part of the product.
+    """
+    for most_tokens, tiles in _MEASURED.get((out_size, in_size, gated), ()):
+        if tokens <= most_tokens:
+            return tiles
+    return None
+
+
+# By rows of the weights, I and gate: up to how many tokens which tiles, as far as measured. H200, chains in
+# CUDA graphs, weights outside the L2 cache: `benchmarks/gpu/linear.py --sweep` (docs/performance.md).
+_MEASURED: dict[tuple[int, int, bool], tuple[tuple[int, Tiles | None], ...]] = {
+    (24576, 4096, True): (
+        (64, None),
+        (128, Tiles(3, 1, 128)),
+        (160, Tiles(3, 1, 160)),
+        (192, Tiles(3, 1, 192)),
+        (224, Tiles(3, 1, 224)),
+        (256, Tiles(3, 1, 256)),
+    ),
+}

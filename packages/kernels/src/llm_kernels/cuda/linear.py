@@ -1,6 +1,7 @@
 """Products of few tokens that stream the weights, in CUDA C++ for Hopper: the wrappers of csrc/cuda/linear.
 
-Up to how many tokens is by measurement (docs/performance.md); above that cuBLAS is as fast or faster.
+Up to how many tokens is by measurement (docs/performance.md); above that products by tiles where they were
+measured to be faster, and cuBLAS.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 
 from llm_kernels.cuda.fp8_panels import panels
 from llm_kernels.cuda.fp8_plans import MOST_FEW, few_plan
+from llm_kernels.cuda.gemm import tiled
+from llm_kernels.cuda.gemm_tiles import Tiles, measured
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.ops.activation import ActivationKind
 from llm_kernels.ops.gated_linear import composed
@@ -29,10 +32,14 @@ _streamed_linear = native("streamed_linear")
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """CUDA back end of `ops.linear`: bfloat16; torch's (cuBLAS) where the kernels take no such product."""
-    if not takes(x, weight, bias):
+    tiles = _tiles_of(x, weight, bias, gated=False)
+    if tiles is None and not takes(x, weight, bias):
         return F.linear(x, weight, bias)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    streamed(out, x, weight, bias, None, 0)
+    if tiles is not None:
+        tiled(out, x, weight, bias, 0, tiles)
+    else:
+        streamed(out, x, weight, bias, None, 0)
     return out
 
 
@@ -45,6 +52,11 @@ def gated_linear(
 ) -> torch.Tensor:
     """CUDA back end of `ops.gated_linear`; product and activation one by one where no kernel takes both."""
     inner = weight.shape[0] // 2
+    tiles = None if weight_scale is not None else _tiles_of(x, weight, bias, gated=True)
+    if tiles is not None:
+        out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
+        tiled(out, x, weight, bias, GATES[kind], tiles)
+        return out
     # Tiles of 64 rows must not straddle two blocks of scales.
     unit = 8 if weight_scale is None or weight_scale.ndim < 2 else 64
     if inner % unit != 0 or not takes(x, weight, bias, weight_scale):
@@ -78,7 +90,22 @@ def takes(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None
 ) -> bool:
     """Whether the kernels do this product: few tokens, sizes and addresses the copy engine reads."""
-    if x.ndim != 2 or x.shape[0] == 0 or x.shape[0] > most_tokens(weight):
+    return x.shape[0] <= most_tokens(weight) and _is_readable(x, weight, bias, scale)
+
+
+def _tiles_of(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, gated: bool
+) -> Tiles | None:
+    """The tiles of a bfloat16 product that is faster by tiles; None: there are none."""
+    tiles = measured(x.shape[0], weight.shape[0], weight.shape[1], gated)
+    return tiles if tiles is not None and _is_readable(x, weight, bias, None) else None
+
+
+def _is_readable(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None
+) -> bool:
+    """Whether the copy engine reads such sizes, number formats and addresses, and no gradient is wanted."""
+    if x.ndim != 2 or x.shape[0] == 0:
         return False
     if weight.dtype != (x.dtype if scale is None else torch.float8_e4m3fn):
         return False
