@@ -25,7 +25,7 @@ from llm_kernels.triton.launch_sizes import ceil_div, power_of_2
 
 SEGMENT = 512
 """Keys of a segment."""
-# Most bytes of segments that are written down; with more, each row's are merged by one program.
+# Most bytes of segments that are written down; with more, each row's are merged in registers.
 _MOST_PARTIAL_BYTES = 64 * 2**20
 # Programs that a multiprocessor should have.
 _PROGRAMS_PER_PROCESSOR = 4
@@ -96,22 +96,15 @@ def paged_attention(
         _prefill(arguments, metadata, prompts)
 
 
-def decode(
-    a: Arguments,
-    metadata: AttentionMetadata,
-    tile: Tile,
-    num_programs: int | None = None,
-    **compiler_options: int,
-) -> None:
+def decode(a: Arguments, metadata: AttentionMetadata, tile: Tile, num_programs: int | None = None) -> None:
     """The leading rows of one token.
 
     Args:
         a: The call.
         metadata: Its rows.
         tile: Of the launch.
-        num_programs: Programs that share a row's segments under a KV head; 1: it merges them itself; None: by
-            the shapes. The results are the same.
-        compiler_options: For measurements.
+        num_programs: Programs that share a row's segments under a KV head; 1: they are merged in registers;
+            None: by the shapes. The results are the same.
     """
     num_rows, num_kv_heads = metadata.num_decodes, a.keys.shape[2]
     num_heads, value_size = a.out.shape[1:]
@@ -121,11 +114,11 @@ def decode(
         num_bytes = 4 * num_rows * num_heads * num_segments * (value_size + 2)
         wanted = ceil_div(_PROGRAMS_PER_PROCESSOR * num_processors(a.query.device), num_rows * num_kv_heads)
         num_programs = 1 if num_bytes > _MOST_PARTIAL_BYTES else min(wanted, num_segments)
-    if num_programs == 1:
-        num_segments = 1
-    shape = (num_rows, num_heads, num_segments)
-    partial = torch.empty((*shape, value_size), dtype=torch.float32, device=a.out.device)
-    state = torch.empty((*shape, 2), dtype=torch.float32, device=a.out.device)
+    partial, state = a.out, a.out
+    if num_programs > 1:
+        shape = (num_rows, num_heads, num_segments)
+        partial = torch.empty((*shape, value_size), dtype=torch.float32, device=a.out.device)
+        state = torch.empty((*shape, 2), dtype=torch.float32, device=a.out.device)
     options = _options(a, tile)
     attention_kernel[(num_rows, num_kv_heads, num_programs)](
         *_given(a, partial, state, metadata),
@@ -137,7 +130,6 @@ def decode(
         IS_DECODE=True,
         IN_PARTS=num_programs > 1,
         **options,
-        **compiler_options,
     )
     if num_programs == 1:
         return
