@@ -81,16 +81,23 @@ void launch_panels(const PanelArgs& args) {
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "fp8_panels");
 }
 
+// Four warpgroups have the registers for up to 128 tokens.
+template <int N, int Groups>
+void launch_wide_panels(const PanelArgs& args) {
+  if constexpr (Groups < 4) return launch_panels<N, Groups>(args);
+  throw ArgumentError("tile", "expected 64, 96 or 128 tokens with four groups");
+}
+
 template <int Groups>
 void launch_panels_of(const PanelArgs& args) {
   switch (args.plan.tile) {
     case 64: return launch_panels<64, Groups>(args);
     case 96: return launch_panels<96, Groups>(args);
     case 128: return launch_panels<128, Groups>(args);
-    case 160: return launch_panels<160, Groups>(args);
-    case 192: return launch_panels<192, Groups>(args);
-    case 224: return launch_panels<224, Groups>(args);
-    case 256: return launch_panels<256, Groups>(args);
+    case 160: return launch_wide_panels<160, Groups>(args);
+    case 192: return launch_wide_panels<192, Groups>(args);
+    case 224: return launch_wide_panels<224, Groups>(args);
+    case 256: return launch_wide_panels<256, Groups>(args);
     default: throw ArgumentError("tile", "expected 64 to 256 tokens in steps of 32");
   }
 }

@@ -24,7 +24,7 @@ void check(const PanelArgs& args) {
   if (!few && blocks) throw ArgumentError("weight_scale", "blocks of scales go with tokens of bfloat16");
   if (blocks && gated && args.out_size % 32 != 0) throw ArgumentError("weight_OI", "expected O a multiple of 32");
   if (few && (plan.groups != 1 && plan.groups != 2)) throw ArgumentError("groups", "expected 1 or 2");
-  if (!few && plan.groups != 2 && plan.groups != 3) throw ArgumentError("groups", "expected 2 or 3");
+  if (!few && (plan.groups < 2 || plan.groups > 4)) throw ArgumentError("groups", "expected 2 to 4");
   const bool is_power = plan.split == 1 || plan.split == 2 || plan.split == 4 || plan.split == 8;
   if (!is_power) throw ArgumentError("split", "expected 1, 2, 4 or 8");
   if (plan.share != 1 && (few || plan.share != 2 || plan.split > 4)) throw ArgumentError("share", "expected 1, or 2 with a split of 4 at most");
@@ -36,7 +36,8 @@ void check(const PanelArgs& args) {
 void fp8_panels(const PanelArgs& args) {
   check(args);
   if (args.token_scale == nullptr) return fp8_few(args);
-  args.plan.groups == 2 ? fp8_panels_of_two(args) : fp8_panels_of_three(args);
+  if (args.plan.groups == 2) return fp8_panels_of_two(args);
+  args.plan.groups == 3 ? fp8_panels_of_three(args) : fp8_panels_of_four(args);
 }
 
 }  // namespace llm_kernels::cuda

@@ -1,4 +1,4 @@
-"""How e4m3 products are cut: within what the kernels have, and every multiprocessor busy for the measured shapes."""
+"""How e4m3 products are cut: within what the kernels have, and as measured for the measured shapes."""
 
 from __future__ import annotations
 

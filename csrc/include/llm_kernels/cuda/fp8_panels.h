@@ -13,9 +13,9 @@ namespace llm_kernels::cuda {
 // How a product is cut. A block of the grid owns a panel of 64 * `groups` rows of W, up to `tile` tokens, and one of
 // `split` parts of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order.
 struct PanelPlan {
-  std::int32_t groups;    // 2, 3; of bfloat16 tokens 1, 2
+  std::int32_t groups;    // 2 to 4; of bfloat16 tokens 1, 2
   std::int32_t split;     // 1, 2, 4, 8
-  std::int32_t tile;      // 64 to 256 in steps of 32; of bfloat16 tokens always 8
+  std::int32_t tile;      // 64 to 256, with four groups 128, in steps of 32; of bfloat16 tokens always 8
   std::int32_t resident;  // the blocks an SM shall hold
   std::int32_t share;     // 1, 2: panels of a cluster that copy the tokens together; of bfloat16 tokens 1
 };

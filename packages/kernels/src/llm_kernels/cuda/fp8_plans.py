@@ -28,9 +28,9 @@ class PanelPlan(NamedTuple):
     """How a product is cut.
 
     Attributes:
-        groups: Warpgroups, each of 64 rows of the weight: 2 or 3; of bfloat16 tokens 1 or 2.
+        groups: Warpgroups, each of 64 rows of the weight: 2 to 4; of bfloat16 tokens 1 or 2.
         split: Parts of the inputs, whose sums are added in their order: 1, 2, 4 or 8.
-        tile: Tokens of a block: 64 to 256 in steps of 32; of bfloat16 tokens 8.
+        tile: Tokens of a block: 64 to 256, with four groups 128, in steps of 32; of bfloat16 tokens 8.
         resident: Blocks that a multiprocessor shall hold.
         share: Panels that copy the tokens together: 1, or 2 with a split of 4 at most; of bfloat16 tokens 1.
     """
