@@ -11,6 +11,7 @@ _WEIGHT_BYTES_PER_US = 4.27e6
 # A multiprocessor multiplies 2,048 pairs of bfloat16 a cycle; the L2 cache feeds it about 40 bytes a cycle.
 _PAIRS_PER_CYCLE = 2048
 _FED_BYTES_PER_CYCLE = 40
+_ROOM_OF_CLUSTERS = 120  # multiprocessors that clusters of more than two blocks find together
 _COLUMNS = 64  # of I in a step
 
 
@@ -78,7 +79,8 @@ def estimate_us(tiles: Tiles, tokens: int, out_size: int, in_size: int) -> float
     """About how many microseconds a product takes, by what its blocks multiply, read and write in turn."""
     places = -(-out_size // tiles.rows) * -(-tokens // tiles.tokens)
     cluster = tiles.split * tiles.pair
-    blocks_at_once = _MULTIPROCESSORS // cluster * cluster if cluster <= 2 else 128 // cluster * cluster
+    room = _MULTIPROCESSORS if cluster <= 2 else _ROOM_OF_CLUSTERS
+    blocks_at_once = room // cluster * cluster
     multiplied = tiles.rows * tiles.tokens * _COLUMNS / _PAIRS_PER_CYCLE
     fed = (tiles.rows + tiles.tokens / tiles.pair) * 2 * _COLUMNS / _FED_BYTES_PER_CYCLE
     part = -(-in_size // (_COLUMNS * tiles.split)) * max(multiplied, fed)
