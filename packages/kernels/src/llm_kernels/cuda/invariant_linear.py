@@ -6,16 +6,16 @@ Both add up an output along all inputs on wgmma, 16 at a time, and have the same
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from llm_kernels.cuda.gemm import tiled
-from llm_kernels.cuda.gemm_tiles import Tiles, candidates, estimate_us
+from llm_kernels.cuda.gemm_tiles import Tiles
 from llm_kernels.cuda.linear import has_aligned_rows
 from llm_kernels.triton import invariant_linear
+from llm_kernels.triton.launch_sizes import ceil_div
 
-_FEW_TOKENS = 64
+_FEW_TOKENS, _SOME_TOKENS = 64, 512
+_FEW_TILES = 64
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -23,15 +23,18 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     if not _takes(x, weight, bias):
         return invariant_linear.linear(x, weight, bias)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    tiled(out, x, weight, bias, 0, unsplit_tiles(x.shape[0], weight.shape[0], weight.shape[1]))
+    tiled(out, x, weight, bias, 0, unsplit_tiles(x.shape[0], weight.shape[0]))
     return out
 
 
-@lru_cache(maxsize=4096)
-def unsplit_tiles(tokens: int, out_size: int, in_size: int) -> Tiles:
-    """Of the tiles that add up all inputs, those that seem quickest."""
-    whole = (tiles for tiles in candidates(tokens, in_size, False) if tiles.split == 1)
-    return min(whole, key=lambda tiles: estimate_us(tiles, tokens, out_size, in_size))
+def unsplit_tiles(tokens: int, out_size: int) -> Tiles:
+    """Tiles that add up all inputs: small ones where few of 128 x 128 would do, large ones for many tokens.
+
+    As measured on an H200 at 256, 1,024 and 8,192 tokens (docs/performance.md).
+    """
+    if ceil_div(tokens, 128) * ceil_div(out_size, 128) < _FEW_TILES:
+        return Tiles(1, 1, 64)
+    return Tiles(2, 1, 128 if tokens <= _SOME_TOKENS else 256)
 
 
 def _takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
