@@ -7,9 +7,7 @@
 #include "bindings/cuda/checks.h"
 #include "llm_kernels/cuda/expert_sort.h"
 #include "llm_kernels/cuda/grouped_gemm.h"
-#include "llm_kernels/cuda/pairs_gemm.h"
 #include "llm_kernels/cuda/router.h"
-#include "llm_kernels/cuda/token_experts.h"
 
 namespace llm_kernels::bindings::cuda {
 namespace {
@@ -77,13 +75,13 @@ void set_scales(kernels::GroupedGemmArgs& args, const TensorView& x, const Tenso
 
 void grouped_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> x_scale,
                       Optional<TensorView> weight_scale, Optional<TensorView> pair_weights, TensorView pairs,
-                      TensorView block_experts, int block_rows, int num_pairs, int top_k, int gate, int lead, bool dependent) {
+                      TensorView block_experts, int num_pairs, int top_k, int gate, bool dependent) {
   guarded([&] {
     kernels::GroupedGemmArgs args{};
     if (gate < 0 || gate > static_cast<int>(kernels::GroupedGate::kGeluTanh)) throw ArgumentError("gate", "unknown");
     const bool gated = gate != 0;
     if (block_experts.ndim() != 1) throw ArgumentError("block_experts", "expected [B]");
-    const std::int64_t blocks = block_experts.size(0), sorted = blocks * block_rows;
+    const std::int64_t blocks = block_experts.size(0), sorted = blocks * kernels::kGroupedBlockRows;
     check_rows("x", x, x, gated ? -1 : sorted, -1);
     check_weight("weight_NOI", weight, x, -1, -1, x.size(1));
     check_dtype("out", out, kDLBfloat, 16, "bfloat16");
@@ -104,57 +102,15 @@ void grouped_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<
     args.num_pairs = num_pairs;
     args.top_k = top_k;
     args.num_blocks = static_cast<std::int32_t>(blocks);
-    args.block_rows = block_rows;
     args.num_experts = static_cast<std::int32_t>(weight.size(0));
     args.out_size = static_cast<std::int32_t>(weight.size(1));
     args.in_size = static_cast<std::int32_t>(weight.size(2));
     args.num_x_rows = x.size(0);
     args.gate = static_cast<kernels::GroupedGate>(gate);
-    args.lead = lead;
     args.dependent = dependent;
     args.stream = stream_of(x);
     const DeviceGuard guard(x);
     kernels::grouped_gemm(args);
-  });
-}
-
-void pairs_gemm_ffi(TensorView out, TensorView x, TensorView weight, Optional<TensorView> pair_weights, TensorView ids,
-                    int top_k, int gate, bool dependent) {
-  guarded([&] {
-    kernels::PairsGemmArgs args{};
-    if (gate < 0 || gate > static_cast<int>(kernels::GroupedGate::kGeluTanh)) throw ArgumentError("gate", "unknown");
-    const bool gated = gate != 0;
-    check_shape("ids", ids, {-1});
-    check_dtype("ids", ids, kDLInt, 64, "int64");
-    check_inner_contiguous("ids", ids);
-    const std::int64_t pairs = ids.size(0);
-    check_rows("x", x, x, gated ? -1 : pairs, -1);
-    check_dtype("x", x, kDLBfloat, 16, "bfloat16");
-    check_device("ids", ids, x);
-    if (top_k < 1 || (gated && x.size(0) * top_k != pairs)) throw ArgumentError("top_k", "expected pairs a row of x");
-    check_weight("weight_NOI", weight, x, -1, -1, x.size(1));
-    check_dtype("weight_NOI", weight, kDLBfloat, 16, "bfloat16");
-    check_rows("out", out, x, pairs, gated ? weight.size(1) / 2 : weight.size(1));
-    check_dtype("out", out, kDLBfloat, 16, "bfloat16");
-    if (pair_weights.has_value()) {
-      args.pair_weights = vector_of<float>("pair_weights", pair_weights.value(), x, pairs, kDLFloat);
-    }
-    args.out = data_of(out);
-    args.out_stride = out.stride(0);
-    args.x = data_of(x);
-    args.x_stride = x.stride(0);
-    args.weight = data_of(weight);
-    args.ids = data_as<const std::int64_t>(ids);
-    args.num_pairs = static_cast<std::int32_t>(pairs);
-    args.top_k = top_k;
-    args.num_experts = static_cast<std::int32_t>(weight.size(0));
-    args.out_size = static_cast<std::int32_t>(weight.size(1));
-    args.in_size = static_cast<std::int32_t>(weight.size(2));
-    args.gate = static_cast<kernels::GroupedGate>(gate);
-    args.dependent = dependent;
-    args.stream = stream_of(x);
-    const DeviceGuard guard(x);
-    kernels::pairs_gemm(args);
   });
 }
 
@@ -164,45 +120,6 @@ const std::int64_t* ids_of(const TensorView& ids, const TensorView& x, std::int6
   check_device("ids_TK", ids, x);
   if (ids.stride(1) != 1 || ids.stride(0) != choices) throw ArgumentError("ids_TK", "expected a contiguous tensor");
   return data_as<const std::int64_t>(ids);
-}
-
-void token_experts_ffi(TensorView out, TensorView inner, TensorView x, TensorView up, TensorView down,
-                       TensorView weights, TensorView ids, int gate, bool dependent) {
-  guarded([&] {
-    kernels::TokenExpertsArgs args{};
-    if (gate < 1 || gate > static_cast<int>(kernels::GroupedGate::kGeluTanh)) throw ArgumentError("gate", "unknown");
-    check_rows("x_TE", x, x, -1, -1);
-    check_dtype("x_TE", x, kDLBfloat, 16, "bfloat16");
-    check_rows("out_TE", out, x, x.size(0), x.size(1));
-    check_dtype("out_TE", out, kDLBfloat, 16, "bfloat16");
-    check_weight("down", down, x, -1, x.size(1), -1);
-    check_dtype("down", down, kDLBfloat, 16, "bfloat16");
-    check_weight("up", up, x, down.size(0), 2 * down.size(2), x.size(1));
-    check_dtype("up", up, kDLBfloat, 16, "bfloat16");
-    check_shape("weights_TK", weights, {x.size(0), -1});
-    args.pair_weights = vector_of<float>("weights_TK", weights, x, weights.numel(), kDLFloat);
-    args.ids = ids_of(ids, x, weights.size(1));
-    check_rows("inner", inner, x, weights.numel(), down.size(2));
-    check_dtype("inner", inner, kDLBfloat, 16, "bfloat16");
-    if (inner.stride(0) != inner.size(1)) throw ArgumentError("inner", "expected a contiguous tensor");
-    args.out = data_of(out);
-    args.out_stride = out.stride(0);
-    args.inner = data_of(inner);
-    args.x = data_of(x);
-    args.x_stride = x.stride(0);
-    args.up = data_of(up);
-    args.down = data_of(down);
-    args.num_tokens = static_cast<std::int32_t>(x.size(0));
-    args.top_k = static_cast<std::int32_t>(weights.size(1));
-    args.num_experts = static_cast<std::int32_t>(down.size(0));
-    args.size = static_cast<std::int32_t>(x.size(1));
-    args.inner_size = static_cast<std::int32_t>(down.size(2));
-    args.gate = static_cast<kernels::GroupedGate>(gate);
-    args.dependent = dependent;
-    args.stream = stream_of(x);
-    const DeviceGuard guard(x);
-    kernels::token_experts(args);
-  });
 }
 
 const void* bias_of(const TensorView& bias, const TensorView& x, std::int64_t count) {
@@ -313,8 +230,6 @@ void sort_by_expert_ffi(TensorView ids, TensorView counts, TensorView pairs, Ten
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sort_by_expert, sort_by_expert_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(choose_experts, choose_experts_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(route_by_linear, route_by_linear_ffi);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(pairs_gemm, pairs_gemm_ffi);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(token_experts, token_experts_ffi);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(grouped_gemm, grouped_gemm_ffi);
 
 }  // namespace llm_kernels::bindings::cuda

@@ -56,43 +56,39 @@ void launch(const GroupedGemmArgs& args) {
   params.num_tiles = (params.out_size + Config::kOutColumns - 1) / Config::kOutColumns;
   params.num_steps = (args.in_size + Config::kStepColumns - 1) / Config::kStepColumns;
   params.row_bytes = args.in_size * size;
-  params.lead = args.lead;
-  params.gate = args.gate;
   const CUtensorMap weight_map =
       map_of(args, args.weight, args.out_size, args.in_size, args.num_experts, experts::kWeightRows / 2);
   const CUtensorMap rows_map = map_of(args, args.x, args.num_x_rows, args.x_stride, 1, experts::kGroupRows);
   const auto kernel = experts::grouped_kernel<Config>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes));
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = Config::kCluster;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  const int clusters = std::min(num_processors() / Config::kCluster, args.num_blocks * params.num_tiles);
-  config.gridDim = dim3(clusters * Config::kCluster);
+  config.gridDim = dim3(std::min(num_processors(), args.num_blocks * params.num_tiles));
   config.blockDim = dim3(experts::kThreads);
   config.dynamicSmemBytes = Config::kSharedBytes;
   config.stream = args.stream;
-  config.attrs = attributes;
-  config.numAttrs = args.dependent ? 2 : 1;
+  config.attrs = &early;
+  config.numAttrs = args.dependent ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, params, rows_map, weight_map));
 }
 
 template <class Element>
 void launch_for(const GroupedGemmArgs& args) {
-  const bool gated = args.gate != GroupedGate::kNone;
-  if (args.block_rows == kGroupedBlockRows) {
-    return gated ? launch<GroupedConfig<Element, true, 1>>(args) : launch<GroupedConfig<Element, false, 1>>(args);
+  switch (args.gate) {
+    case GroupedGate::kNone:
+      return launch<GroupedConfig<Element, GroupedGate::kNone>>(args);
+    case GroupedGate::kSilu:
+      return launch<GroupedConfig<Element, GroupedGate::kSilu>>(args);
+    case GroupedGate::kGelu:
+      return launch<GroupedConfig<Element, GroupedGate::kGelu>>(args);
+    case GroupedGate::kGeluTanh:
+      return launch<GroupedConfig<Element, GroupedGate::kGeluTanh>>(args);
   }
-  return gated ? launch<GroupedConfig<Element, true, 2>>(args) : launch<GroupedConfig<Element, false, 2>>(args);
 }
 
 void check(const GroupedGemmArgs& args) {
-  if (args.block_rows != kGroupedBlockRows && args.block_rows != 2 * kGroupedBlockRows) {
-    throw ArgumentError("block_rows", "expected 128 or 256");
-  }
   const int unit = args.is_float8 ? 16 : 8, columns = args.gate == GroupedGate::kNone ? 8 : 16;
   if (args.in_size < unit || args.in_size % unit != 0) {
     throw ArgumentError("weight", "expected I a multiple of " + std::to_string(unit));
@@ -100,7 +96,6 @@ void check(const GroupedGemmArgs& args) {
   if (args.out_size < columns || args.out_size % columns != 0) {
     throw ArgumentError("weight", "expected O a multiple of " + std::to_string(columns));
   }
-  if (args.lead < 0 || args.lead > 3) throw ArgumentError("lead", "expected 0 to 3");
   if (args.top_k < 1) throw ArgumentError("top_k", "expected 1 or more");
 }
 

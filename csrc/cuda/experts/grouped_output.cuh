@@ -26,8 +26,6 @@ struct GroupedParams {
   std::int32_t row_bytes;    // of x and W
   std::int32_t out_size;     // columns of `out`
   std::int32_t weight_rows;  // of an expert
-  std::int32_t lead;         // steps the first group begins before the second, so that one stores while one multiplies
-  GroupedGate gate;
 };
 
 // Reads where it stands, so that what comes next need not wait for it.
@@ -42,9 +40,10 @@ __device__ __forceinline__ float read_now(const float* from) {
   return value;
 }
 
-__device__ __forceinline__ float activated(GroupedGate gate, float value) {
-  if (gate == GroupedGate::kSilu) return __fdividef(value, 1.0f + __expf(-value));
-  if (gate == GroupedGate::kGelu) return 0.5f * value * (1.0f + erff(value * 0.70710678f));
+template <GroupedGate Gate>
+__device__ __forceinline__ float activated(float value) {
+  if constexpr (Gate == GroupedGate::kSilu) return __fdividef(value, 1.0f + __expf(-value));
+  if constexpr (Gate == GroupedGate::kGelu) return 0.5f * value * (1.0f + erff(value * 0.70710678f));
   const float inner = 0.79788456f * (value + 0.044715f * value * value * value);
   return 0.5f * value * (1.0f + tanhf(inner));
 }
@@ -108,7 +107,7 @@ struct Output {
       const float2 up_scale = scale_at(p, p.out_size + at);
       const float c = sum[64 + 4 * j + 2 * half] * factor[half] * up_scale.x;
       const float d = sum[64 + 4 * j + 2 * half + 1] * factor[half] * up_scale.y;
-      return packed(activated(p.gate, a) * c, activated(p.gate, b) * d);
+      return packed(activated<Config::kGate>(a) * c, activated<Config::kGate>(b) * d);
     }
   }
 

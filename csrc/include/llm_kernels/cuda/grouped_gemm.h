@@ -34,7 +34,6 @@ struct GroupedGemmArgs {
   std::int32_t num_experts, out_size, in_size;  // N, O, I
   std::int64_t num_x_rows;
   GroupedGate gate;
-  std::int32_t lead;  // steps by which one warpgroup begins before the other: 0 to 3, less than the stages
   bool is_float8;
   bool dependent;  // may start before the kernel ahead of it has ended; reads nothing before that
   cudaStream_t stream;

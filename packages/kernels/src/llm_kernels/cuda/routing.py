@@ -9,8 +9,8 @@ from llm_kernels.cuda.library import invalid, native
 from llm_kernels.ops.routing import composed
 from llm_kernels.routing_rule import RoutingRule
 
-MOST_TOKENS = 512
-"""Up to how many tokens the kernel is used; above, products by cuBLAS and Triton's choice are."""
+FEWEST_TOKENS, MOST_TOKENS, MOST_WEIGHTS = 8, 128, 128 * 4096
+"""Where the kernel is quicker than product and choice one by one, by measurement (docs/performance.md)."""
 
 _route_by_linear = native("route_by_linear")
 
@@ -23,8 +23,24 @@ def route_by_linear(
     rule: RoutingRule,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """CUDA back end of `ops.route_by_linear`: bfloat16; product and choice one by one elsewhere."""
-    if not takes(x_TE, router_NE, router_bias_N, bias_N, rule):
+    is_quick = FEWEST_TOKENS <= x_TE.shape[0] <= MOST_TOKENS and router_NE.numel() <= MOST_WEIGHTS
+    if not is_quick or not takes(x_TE, router_NE, router_bias_N, bias_N, rule):
         return composed(x_TE, router_NE, router_bias_N, bias_N, rule)
+    return routed(x_TE, router_NE, router_bias_N, bias_N, rule)
+
+
+def routed(
+    x_TE: torch.Tensor,
+    router_NE: torch.Tensor,
+    router_bias_N: torch.Tensor | None,
+    bias_N: torch.Tensor | None,
+    rule: RoutingRule,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel itself; arguments as `takes` wants them.
+
+    Raises:
+        InvalidArgument: Shapes, dtypes or addresses that the kernel does not take.
+    """
     weights = torch.empty((x_TE.shape[0], rule.top_k), dtype=torch.float32, device=x_TE.device)
     ids = torch.empty(weights.shape, dtype=torch.int64, device=x_TE.device)
     number, eps, scale = SCORINGS[rule.scoring], float(rule.renormalize_eps), float(rule.scale)
@@ -43,8 +59,8 @@ def takes(
     bias_N: torch.Tensor | None,
     rule: RoutingRule,
 ) -> bool:
-    """Whether the kernel makes this choice: few tokens, no groups, sizes it is compiled for."""
-    if not 0 < x_TE.shape[0] <= MOST_TOKENS or not is_plain(bias_N, rule):
+    """Whether the kernel makes this choice: no groups, sizes it is compiled for."""
+    if x_TE.shape[0] == 0 or not is_plain(bias_N, rule):
         return False
     if router_NE.shape[0] not in EXPERTS or x_TE.shape[1] % 32:
         return False
