@@ -9,12 +9,17 @@
 #include "cuda/decode/even_copies.cuh"
 #include "cuda/decode/even_softmax.cuh"
 
-#ifdef LLM_DECODE_TIMES
-#define TIME(i)                                                                                            \
-  do {                                                                                                     \
-    unsigned long long t;                                                                                  \
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");                                         \
-    if (threadIdx.x % 32 == 0) args.times[8 * warp + i] = t;                                               \
+#ifdef LLM_DECODE_TIMES  // clocks of the stages of every warp, and in place 5 its processor
+#define TIME(i)                                                            \
+  do {                                                                     \
+    unsigned long long t;                                                  \
+    unsigned sm;                                                           \
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");        \
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                        \
+    if (threadIdx.x % 32 == 0) {                                           \
+      args.times[8 * warp + i] = t;                                        \
+      args.times[8 * warp + 5] = sm;                                       \
+    }                                                                      \
   } while (0)
 #else
 #define TIME(i)
