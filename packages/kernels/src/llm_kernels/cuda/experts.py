@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from llm_kernels.cuda.expert_sort import sort_by_expert
 from llm_kernels.cuda.library import invalid, native
 from llm_kernels.expert_mlp import ExpertMlp
 from llm_kernels.fp8_format import E4M3
 from llm_kernels.triton import experts as triton_experts
-from llm_kernels.triton.experts_sort import Blocks, sort_by_expert
+from llm_kernels.triton.experts_sort import Blocks
 from llm_kernels.triton.fp8_linear import empty_scales
 from llm_kernels.triton.quantize_fp8 import quantize_fp8
 
