@@ -5,7 +5,8 @@
 // what wgmma reads: queries and keys K-major, values MN-major, so that nothing is transposed by copying. Queries lie as
 // [panel][row]; keys and values as [eight rows][panel][row], so that one copy brings all columns of a block's keys, or
 // (Panelled) as [panel][row] with a copy a panel. The scores of the next keys are multiplied while the softmax of the
-// last ones runs, and the warpgroups take turns to multiply.
+// last ones runs, and the warpgroups take turns to multiply. Of a cache in e4m3 the copies are half as wide, and three
+// further warps widen them to tiles of fp16 as above.
 #pragma once
 
 #include <type_traits>

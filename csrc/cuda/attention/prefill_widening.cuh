@@ -1,5 +1,5 @@
-// The warps of the prefill kernel that widen tiles of e4m3 to fp16, which holds every number of e4m3, and the queries that
-// must become fp16 with them. Knows nothing of what the tiles are multiplied with.
+// The warps of the prefill kernel that widen tiles of e4m3 to fp16, which holds every number of e4m3; queries in bf16
+// become fp16 with them. Knows nothing of what the tiles are multiplied with.
 #pragma once
 
 #include "cuda/attention/prefill_config.cuh"
@@ -20,29 +20,43 @@ __device__ __forceinline__ void widen_pairs(std::uint32_t both, std::uint32_t& l
       : "r"(both));
 }
 
-// A tile. The copies lie as the wide tile does, without its swizzle. A warp takes eight rows of a panel at once; eight
-// threads that access shared memory together have four chunks of two rows, one even and one odd: no bank conflicts.
+__device__ __forceinline__ void load_chunk(std::uint32_t (&x)[4], std::uint32_t from) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void store_chunk(std::uint32_t to, const std::uint32_t* x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
+// A tile. The copies lie as the wide tile does, eight rows of a panel after eight rows, but without its swizzle. A warp
+// takes eight rows at once; eight threads that access shared memory together have four chunks of two rows, one even and
+// one odd: no bank conflicts.
 template <class Config>
 __device__ __forceinline__ void widen_tile(std::uint32_t from, std::uint32_t to, int warp) {
+  constexpr int count = Config::kKeys / 8 * Config::kPanels, batch = 4, step = batch * kWideningWarps;
   const int lane = threadIdx.x % 32, row = lane / 4, chunk = lane % 4;
-  const std::uint32_t own_from = from + row * 64 + chunk * 16;
-  const std::uint32_t own_to = to + row * 128, first = ((2 * chunk) ^ row) * 16, second = ((2 * chunk + 1) ^ row) * 16;
-#pragma unroll 2
-  for (int i = warp; i < Config::kKeys / 8 * Config::kPanels; i += kWideningWarps) {
-    const int offset = i / Config::kPanels * Config::kEightKeys + i % Config::kPanels * Config::kKeyPanel;
-    std::uint32_t x[4], y[8];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(own_from + offset / 2)
-                 : "memory");
+  from += warp * 512 + lane * 16;
+  to += warp * 1024 + row * 128;
+  const std::uint32_t first = ((2 * chunk) ^ row) * 16, second = ((2 * chunk + 1) ^ row) * 16;
+#pragma unroll 1
+  for (int left = count - warp; left > 0; left -= step, from += step * 512, to += step * 1024) {
+    std::uint32_t x[batch][4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) widen_pairs(x[j], y[2 * j], y[2 * j + 1]);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(own_to + offset + first), "r"(y[0]), "r"(y[1]),
-                 "r"(y[2]), "r"(y[3])
-                 : "memory");
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(own_to + offset + second), "r"(y[4]), "r"(y[5]),
-                 "r"(y[6]), "r"(y[7])
-                 : "memory");
+    for (int k = 0; k < batch; ++k) {  // all loads before the first store
+      if (k * kWideningWarps < left) load_chunk(x[k], from + k * kWideningWarps * 512);
+    }
+#pragma unroll
+    for (int k = 0; k < batch; ++k) {
+      if (k * kWideningWarps >= left) break;
+      std::uint32_t y[8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) widen_pairs(x[k][i], y[2 * i], y[2 * i + 1]);
+      store_chunk(to + k * kWideningWarps * 1024 + first, y);
+      store_chunk(to + k * kWideningWarps * 1024 + second, y + 4);
+    }
   }
   fence_async_proxy();
   __syncwarp();
@@ -58,12 +72,12 @@ __device__ __forceinline__ void widen(std::uint32_t tiles, const Piece* pieces, 
   Ring<2> slot;
   for (;;) {
     barrier_wait_branching(barriers.piece_full(slot.place), slot.parity);
-    const Piece piece = pieces[slot.place];
+    const int row = pieces[slot.place].row, num_tiles = num_key_tiles<Config>(pieces[slot.place]);
     __syncwarp();
     if (lane == 0) barrier_arrive(barriers.piece_empty(slot.place));
     slot.advance();
-    if (piece.row < 0) break;
-    for (int tile = num_key_tiles<Config>(piece); tile > 0; --tile) {
+    if (row < 0) break;
+    for (int tile = num_tiles; tile > 0; --tile) {
       const std::uint32_t from = tiles + copied.place * Config::kCopyBytes, to = tiles + wide.place * Config::kKeyBytes;
       barrier_wait_branching(barriers.copied_keys(copied.place), copied.parity);
       barrier_wait_branching(barriers.key_empty(wide.place), wide.parity ^ 1);
@@ -101,13 +115,9 @@ __device__ __forceinline__ void halve_queries(std::uint32_t queries, int thread)
   for (int i = thread; i < 512 * Config::kPanels; i += 128) {
     const std::uint32_t at = queries + i / 512 * Config::kQueryPanel + i % 512 * 16;
     std::uint32_t x[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at)
-                 : "memory");
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(halves_of(x[0])), "r"(halves_of(x[1])),
-                 "r"(halves_of(x[2])), "r"(halves_of(x[3]))
-                 : "memory");
+    load_chunk(x, at);
+    for (std::uint32_t& both : x) both = halves_of(both);
+    store_chunk(at, x);
   }
   fence_async_proxy();
 }
