@@ -1,6 +1,7 @@
 // The product kernel of many tokens: one thread copies tiles of W and of the tokens into a ring in shared memory by the
 // copy engine, the warpgroups multiply them by wgmma (W is A, the tokens are B). Without a split the blocks of
-// large tiles stay and take them in turns; with one a cluster shares the columns of a tile. Knows nothing of plans and launches.
+// large tiles stay and take them in turns; with one a cluster shares the columns of a tile. Knows nothing of plans and
+// launches.
 #pragma once
 
 #include "cuda/gemm/config.cuh"

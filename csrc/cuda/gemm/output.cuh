@@ -41,6 +41,51 @@ struct RowTerms {
   }
 };
 
+// The gate most models have, by an approximate division; the others one by one.
+__device__ __forceinline__ float activated(const Epilogue& epilogue, bool is_silu, float gate) {
+  return is_silu ? __fdividef(gate, 1.0f + __expf(-gate)) : epilogue.activated(gate);
+}
+
+// Packs the outputs of 16 tokens, with a gate 32, from group `first_eight` of eight tokens on, and stores them.
+template <class Config>
+__device__ __forceinline__ void store_unit(const Epilogue& epilogue, bool is_silu, std::uint32_t buffer,
+                                           const float (&sum)[Config::kTokens / 2], int first_token, int first_eight,
+                                           int at, const RowTerms& first, const RowTerms& second) {
+  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, matrix = lane / 8;
+  std::uint32_t x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int eight = first_eight + (Config::kGated ? i : i / 2);
+    float low[2], high[2];  // of the first and the second row; `low`: the even token
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const RowTerms& terms = half == 0 ? first : second;
+      low[half] = sum[4 * eight + 2 * half];
+      high[half] = sum[4 * eight + 2 * half + 1];
+      if constexpr (Config::kScaled) {
+        const int even = min(first_token + 8 * eight + lane % 4 * 2, epilogue.num_tokens - 1);
+        const int odd = min(even + 1, epilogue.num_tokens - 1);
+        low[half] *= terms.scale * epilogue.token_scale[even * epilogue.token_scale_stride];
+        high[half] *= terms.scale * epilogue.token_scale[odd * epilogue.token_scale_stride];
+      }
+      low[half] += terms.bias;
+      high[half] += terms.bias;
+    }
+    if constexpr (Config::kGated) {
+      x[i] = packed(activated(epilogue, is_silu, low[0]) * low[1], activated(epilogue, is_silu, high[0]) * high[1]);
+    } else {
+      x[i] = i % 2 == 0 ? packed(low[0], high[0]) : packed(low[1], high[1]);
+    }
+  }
+  if constexpr (Config::kGated) {  // rows of 64 bytes, swizzled in fours of two
+    const int inside = at + matrix * 8 + lane % 8;
+    store_transposed(buffer + inside * 64 + ((warp ^ (inside / 2 % 4)) << 4), x);
+  } else {
+    const int inside = at + matrix / 2 * 8 + lane % 8;
+    store_transposed(buffer + inside * 128 + (((warp * 2 + matrix % 2) ^ (lane % 8)) << 4), x);
+  }
+}
+
 // Writes a tile of whole sums. `num_stores` counts the stores of this warpgroup, which take its two buffers in turns.
 template <class Config>
 __device__ __forceinline__ void store_tile(const Params& params, const CUtensorMap* out_map, std::uint32_t buffers,
@@ -66,41 +111,17 @@ __device__ __forceinline__ void store_tile(const Params& params, const CUtensorM
       const std::uint32_t buffer = buffers + num_stores % 2 * Config::kChunkBytes;
       if (thread == 0) wait_for_stores_to_read<1>();
       named_sync(1 + group, 128);
+      const auto store_units = [&](bool is_silu) {
 #pragma unroll
-      for (int at = 0; at < Config::kChunk; at += unit) {
-        std::uint32_t x[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int eight = (chunk * Config::kChunk + at) / 8 + (Config::kGated ? i : i / 2);
-          float low[2], high[2];  // of the first and the second row; `low`: the even token
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const RowTerms& terms = half == 0 ? first : second;
-            low[half] = sum[block][4 * eight + 2 * half];
-            high[half] = sum[block][4 * eight + 2 * half + 1];
-            if constexpr (Config::kScaled) {
-              const int even = min(first_token + 8 * eight + lane % 4 * 2, epilogue.num_tokens - 1);
-              const int odd = min(even + 1, epilogue.num_tokens - 1);
-              low[half] *= terms.scale * epilogue.token_scale[even * epilogue.token_scale_stride];
-              high[half] *= terms.scale * epilogue.token_scale[odd * epilogue.token_scale_stride];
-            }
-            low[half] += terms.bias;
-            high[half] += terms.bias;
-          }
-          if constexpr (Config::kGated) {
-            x[i] = packed(epilogue.activated(low[0]) * low[1], epilogue.activated(high[0]) * high[1]);
-          } else {
-            x[i] = i % 2 == 0 ? packed(low[0], high[0]) : packed(low[1], high[1]);
-          }
+        for (int at = 0; at < Config::kChunk; at += unit) {
+          store_unit<Config>(epilogue, is_silu, buffer, sum[block], first_token, (chunk * Config::kChunk + at) / 8, at,
+                             first, second);
         }
-        const int matrix = lane / 8;
-        if constexpr (Config::kGated) {  // rows of 64 bytes, swizzled in fours of two
-          const int inside = at + matrix * 8 + lane % 8;
-          store_transposed(buffer + inside * 64 + ((warp ^ (inside / 2 % 4)) << 4), x);
-        } else {
-          const int inside = at + matrix / 2 * 8 + lane % 8;
-          store_transposed(buffer + inside * 128 + (((warp * 2 + matrix % 2) ^ (lane % 8)) << 4), x);
-        }
+      };
+      if (!Config::kGated || epilogue.gate == LinearGate::kSilu) {
+        store_units(true);
+      } else {
+        store_units(false);
       }
       fence_async_proxy();
       named_sync(1 + group, 128);

@@ -14,7 +14,8 @@ template <class Element, int N>
 struct Product;
 
 // clang-format off
-#define LLM_TEN(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
+#define LLM_TEN(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, "                                              \
+  "%" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
 #define LLM_REGISTERS_32 LLM_TEN() LLM_TEN(1) LLM_TEN(2) "%30, %31"
 #define LLM_REGISTERS_48 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define LLM_REGISTERS_64 LLM_TEN() LLM_TEN(1) LLM_TEN(2) LLM_TEN(3) LLM_TEN(4) LLM_TEN(5) "%60, %61, %62, %63"
