@@ -35,7 +35,7 @@ def lowest_key(
     return lowest
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["first_row", "num_rows", "num_segments", "table_stride"])  # type: ignore[untyped-decorator]
 def attention_kernel(  # noqa: PLR0915 - branches of the compiler
     out: tl.tensor,
     partial: tl.tensor,
@@ -311,7 +311,7 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
             tl.store(to, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_segments"])  # type: ignore[untyped-decorator]
 def merge_kernel(
     out: tl.tensor,
     partial: tl.tensor,

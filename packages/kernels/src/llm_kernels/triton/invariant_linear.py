@@ -30,7 +30,7 @@ class ProductTile:
     num_stages: int
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_tokens"])  # type: ignore[untyped-decorator]
 def product_kernel(
     out: tl.tensor,
     x: tl.tensor,
