@@ -15,7 +15,7 @@ from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
 from llm_stack_server.request_id import RequestIdMiddleware
-from llm_stack_server.routes import chat, completions, health, messages, metrics, models, tokenize
+from llm_stack_server.routes import chat, completions, health, messages, metrics, models, responses, tokenize
 from llm_stack_server.settings import ServerSettings
 
 
@@ -35,7 +35,7 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
         context.lifecycle.attach(engine)
     app = FastAPI(title="LLM Stack", openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    for module in (chat, completions, messages, models, tokenize, health, metrics):
+    for module in (chat, completions, messages, responses, models, tokenize, health, metrics):
         app.include_router(module.router)
     http_errors.install(app)
     # The last one added is the outermost.

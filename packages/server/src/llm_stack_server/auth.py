@@ -6,10 +6,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 
+from starlette.requests import Request
+
 from llm_stack_server.asgi import App, Receive, Scope, Send
 from llm_stack_server.errors import ApiError, StartupError
 from llm_stack_server.http_errors import error_response
 
+KEY_STATE = "api_key_digest"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 
 
@@ -26,12 +29,12 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if (
-            scope["type"] != "http"
-            or scope["path"] in OPEN_PATHS
-            or not self._digests
-            or self._allowed(scope)
-        ):
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not self._digests:
+            await self._app(scope, receive, send)
+            return
+        digest = self._digest_given(scope)
+        if digest is not None:
+            scope["state"] = {**scope.get("state", {}), KEY_STATE: digest.hex()}
             await self._app(scope, receive, send)
             return
         error = ApiError(
@@ -43,11 +46,17 @@ class ApiKeyMiddleware:
         )
         await error_response(error, scope["path"])(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _digest_given(self, scope: Scope) -> bytes | None:
+        """The digest of the key that the request carries; None where it carries none of ours."""
         given = [_digest(_bearer_token(scope)), _digest(_header(scope, b"x-api-key"))]
         # Every key, no early exit.
-        matches = [hmac.compare_digest(one, digest) for one in given for digest in self._digests]
-        return any(matches)
+        matches = [one for one in given for digest in self._digests if hmac.compare_digest(one, digest)]
+        return matches[0] if matches else None
+
+
+def key_of(request: Request) -> str:
+    """The digest of the API key that the request came with; "" where the server has no keys."""
+    return str(getattr(request.state, KEY_STATE, ""))
 
 
 def checked_keys(keys: Iterable[str]) -> list[str]:

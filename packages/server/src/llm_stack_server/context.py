@@ -15,6 +15,7 @@ from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.metrics import Metrics
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
+from llm_stack_server.response_store import ResponseStore
 from llm_stack_server.settings import ServerSettings
 
 
@@ -25,8 +26,14 @@ class Context:
     settings: ServerSettings
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
+    responses: ResponseStore = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
     started: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.responses = ResponseStore(
+            self.settings.max_stored_responses, self.settings.max_stored_response_bytes
+        )
 
     def model_names(self) -> tuple[str, ...]:
         """The names under which the model is served; the first one is used in answers that name none."""

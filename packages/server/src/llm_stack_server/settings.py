@@ -37,6 +37,10 @@ class ServerSettings:
         choices=("auto", "none", *FORMAT_NAMES),
     )
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
+    max_stored_responses: int = _option(
+        1000, "Answers of /v1/responses kept in memory for reading, continuing and cancelling; 0 keeps none."
+    )
+    max_stored_response_bytes: int = _option(256 * 2**20, "Memory that these may take, as JSON.")
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
     access_log: bool = _option(False, "Log every HTTP request.")
@@ -53,6 +57,9 @@ class ServerSettings:
             )
         if self.max_body_bytes < 1024:
             raise StartupError(f"max_body_bytes: must be at least 1024, got {self.max_body_bytes}")
+        for name in ("max_stored_responses", "max_stored_response_bytes"):
+            if getattr(self, name) < 0:
+                raise StartupError(f"{name}: must not be negative, got {getattr(self, name)}")
         if not (math.isfinite(self.drain_timeout_s) and self.drain_timeout_s >= 0):
             raise StartupError(
                 f"drain_timeout_s: must be a finite number from 0 up, got {self.drain_timeout_s}"

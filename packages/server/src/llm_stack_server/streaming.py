@@ -41,6 +41,11 @@ DATA_EVENTS = Framing(named=False, end=b"data: [DONE]\n\n", error_body=ApiError.
 NAMED_EVENTS = Framing(named=True, end=b"", error_body=anthropic_body)
 """Anthropic's messages; their last event is the end mark."""
 
+EVENTS_WITHOUT_END = Framing(
+    named=True, end=b"", error_body=lambda error: {"type": "error", **error.body()["error"]}
+)
+"""OpenAI's responses; their last event is the end mark."""
+
 
 async def frames(
     events: AsyncGenerator[Mapping[str, Any], None], framing: Framing = DATA_EVENTS

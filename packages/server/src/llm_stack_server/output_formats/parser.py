@@ -61,6 +61,12 @@ class OutputParser:
         self._markers = (*self._sections, *output_format.layout)
         self._reading = self._answer()
         self._done = False
+        self._is_thinking = False
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the text so far ends within the model's thinking."""
+        return self._is_thinking
 
     @property
     def num_calls(self) -> int:
@@ -84,6 +90,8 @@ class OutputParser:
         return events
 
     def _emit(self, event: OutputEvent) -> None:
+        if self._format.answer is not None:  # else `_thought` knows
+            self._is_thinking = isinstance(event, Reasoning)
         if isinstance(event, CallStart):
             self._reader.stop_record()
         elif isinstance(event, CallEnd):
@@ -118,7 +126,9 @@ class OutputParser:
             return None
         self._reasoning.skip_space()
         ends = (end, *self._sections) if self._format.calls_end_reasoning else (end,)
+        self._is_thinking = True
         marker = yield from self._reader.until(ends, self._reasoning.text)
+        self._is_thinking = False
         self._content.skip_space()
         return marker if marker != end else None
 

@@ -16,6 +16,11 @@ class AnswerReader(Protocol):
         """Calls begun so far."""
         ...
 
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the text so far ends within the model's thinking."""
+        ...
+
     def feed(self, text: str) -> Sequence[OutputEvent]:
         """What one more piece tells."""
         ...
@@ -29,6 +34,7 @@ class PlainText:
     """Hands text on as it comes."""
 
     num_calls = 0
+    is_thinking = False
 
     def feed(self, text: str) -> Sequence[OutputEvent]:
         """The text."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llm_stack_server.answering import answer
 from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
-from llm_stack_server.generation import Generation
+from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
 from llm_stack_server.prompts import ChatOptions, chat_prompt
@@ -49,14 +49,17 @@ async def chat_completions(request: Request) -> Response:
     prompt = await chat_prompt(engine, body.messages, _options(body, use))
     job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+    usage = Usage()
     view = ChatView(
         Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint()),
         TokenTexts(engine),
-        [choice_reader(output_format, use, prompt) for _ in range(params.n)],
+        [choice_reader(output_format, use, prompt, usage) for _ in range(params.n)],
         logprobs=bool(body.logprobs),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
-    generation = Generation(engine, answer_id, [job], context.metrics.meter(PATH), body.priority or 0)
+    generation = Generation(
+        engine, answer_id, [job], context.metrics.meter(PATH), body.priority or 0, usage=usage
+    )
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
 
 

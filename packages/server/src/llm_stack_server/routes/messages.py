@@ -52,7 +52,7 @@ async def messages(request: Request) -> Response:
     job = checked_job(engine, prompt, params, {"prompt": "messages", "stop": "stop_sequences"})
     message_id = f"msg_{uuid.uuid4().hex}"
     usage = Usage()
-    view = MessagesView(message_id, model, choice_reader(output_format, use, prompt), usage)
+    view = MessagesView(message_id, model, choice_reader(output_format, use, prompt, usage), usage)
     generation = Generation(engine, message_id, [job], context.metrics.meter(PATH), usage=usage)
     return await answer(
         request,

@@ -119,7 +119,7 @@ class ChatRequest(SamplingFields, TemplateFields):
 
     @model_validator(mode="after")
     def _tools_fit(self) -> ChatRequest:
-        check_names(self.tools or [])
+        check_names(tool.function.name for tool in self.tools or [])
         return self
 
 

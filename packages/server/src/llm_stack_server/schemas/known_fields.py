@@ -109,18 +109,42 @@ _MESSAGES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+# The same of OpenAI's responses.
+_RESPONSES_NEUTRAL = frozenset(
+    {"user", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "client_metadata"}
+)
+_RESPONSES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "default"),
+    "conversation": (),
+    "prompt": (),
+    "max_tool_calls": (),
+    "context_management": ([],),
+}
+
+
+def unknown_responses_fields(extra: Mapping[str, Any]) -> list[str]:
+    """As `unknown_fields`, of a body of OpenAI's responses."""
+    return _unknown(extra, _RESPONSES_NEUTRAL, _RESPONSES_REFUSED_UNLESS)
+
+
 def unknown_message_api_fields(extra: Mapping[str, Any]) -> list[str]:
     """As `unknown_fields`, of a body of Anthropic's messages.
 
     Raises:
         UnsupportedField: a known field asks for something that this server cannot do.
     """
+    return _unknown(extra, _MESSAGES_NEUTRAL, _MESSAGES_REFUSED_UNLESS)
+
+
+def _unknown(
+    extra: Mapping[str, Any], neutral: frozenset[str], refused: Mapping[str, tuple[Any, ...]]
+) -> list[str]:
     unknown = []
     for name, value in extra.items():
-        if value is None or name in _MESSAGES_NEUTRAL:
+        if value is None or name in neutral:
             continue
-        if name in _MESSAGES_REFUSED_UNLESS:
-            _check_harmless(name, value, _MESSAGES_REFUSED_UNLESS)
+        if name in refused:
+            _check_harmless(name, value, refused)
         else:
             unknown.append(name)
     return unknown

@@ -100,7 +100,7 @@ class MessagesPrompt(RequestBody):
 
     @model_validator(mode="after")
     def _tools_fit(self) -> MessagesPrompt:
-        check_names([tool.as_tool() for tool in self.tools or []])
+        check_names(tool.name for tool in self.tools or [])
         return self
 
     def chat_turns(self) -> list[ChatMessage]:

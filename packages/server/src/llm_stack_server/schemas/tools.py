@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -127,14 +127,14 @@ ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
 ToolList = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
-def check_names(tools: Sequence[Tool]) -> None:
+def check_names(names: Iterable[str]) -> None:
     """Refuse two tools of one name.
 
     Raises:
         ValueError: names it.
     """
     seen: set[str] = set()
-    for tool in tools:
-        if tool.function.name in seen:
-            raise ValueError(f"two tools have the name {tool.function.name!r}")
-        seen.add(tool.function.name)
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two tools have the name {name!r}")
+        seen.add(name)

@@ -1,0 +1,288 @@
+"""OpenAI's /v1/responses: create (whole, streamed, in the background), read, cancel, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from llm_engine.errors import InvalidRequest
+from llm_engine.sampling_params import SamplingParams
+from starlette.responses import Response
+
+from llm_stack_server.auth import key_of
+from llm_stack_server.context import Context, context_of
+from llm_stack_server.disconnect import until_disconnect
+from llm_stack_server.engine_port import Engine
+from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
+from llm_stack_server.generation import Generation, Usage
+from llm_stack_server.http_errors import log_fault, to_api_error
+from llm_stack_server.jobs import checked_job
+from llm_stack_server.prompts import ChatOptions, chat_prompt
+from llm_stack_server.reading import choice_reader, shows_marks
+from llm_stack_server.request_body import ignored_header, read_body, safe_names
+from llm_stack_server.response_store import StoredResponse
+from llm_stack_server.schemas.chat import ChatMessage
+from llm_stack_server.schemas.known_fields import unknown_responses_fields
+from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
+from llm_stack_server.streaming import EVENTS_WITHOUT_END, EventStream, frames
+from llm_stack_server.tool_use import ToolUse, tool_use
+from llm_stack_server.views.responses import ResponsesView
+from llm_stack_server.views.tokens import TokenTexts
+from llm_stack_server.views.view import Event, stream_events, whole_answer
+
+router = APIRouter()
+PATH = "/v1/responses"
+_THINKING_VARIABLES = ("enable_thinking", "thinking")
+_INCLUDE = frozenset({"message.output_text.logprobs", "reasoning.encrypted_content"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A checked request, ready to run."""
+
+    view: ResponsesView
+    generation: Generation
+    items: list[Item]
+    owner: str
+    stores: bool
+
+
+@router.post(PATH)
+async def create(request: Request) -> Response:
+    """Answer the input items; with ``store`` (the default) the response is kept."""
+    context = context_of(request)
+    engine = context.lifecycle.require_engine()
+    body = await read_body(request, ResponsesRequest)
+    ignored = safe_names(unknown_responses_fields(body.model_extra or {}))
+    context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    work = await _work(context, engine, body, key_of(request))
+    headers = ignored_header(ignored)
+    if body.background:
+        return JSONResponse(_start_in_background(context, work), headers=headers)
+    if body.stream:
+        await until_disconnect(request.receive, work.generation.start())
+        return EventStream(frames(_events(context, work), EVENTS_WITHOUT_END), headers)
+    answer = await until_disconnect(request.receive, whole_answer(work.view, work.generation))
+    _keep(context, work, answer)
+    return JSONResponse(answer, headers=headers)
+
+
+@router.get(PATH + "/{response_id}")
+async def read(request: Request, response_id: str) -> JSONResponse:
+    """A kept response as it stands."""
+    return JSONResponse(_stored(request, response_id).response)
+
+
+@router.get(PATH + "/{response_id}/input_items")
+async def input_items(request: Request, response_id: str) -> JSONResponse:
+    """The items that a kept response answered."""
+    stored = _stored(request, response_id)
+    data = [item.model_dump(exclude_none=True) for item in stored.items]
+    return JSONResponse({"object": "list", "data": data, "has_more": False})
+
+
+@router.post(PATH + "/{response_id}/cancel")
+async def cancel(request: Request, response_id: str) -> JSONResponse:
+    """End a response that runs in the background; of one that has ended nothing changes."""
+    stored = _stored(request, response_id)
+    if stored.response.get("background") is not True:
+        raise ApiError(400, "only responses in the background can be cancelled", code="not_cancellable")
+    if stored.task is not None:
+        stored.task.cancel()
+        await asyncio.wait({stored.task})
+    return JSONResponse(_stored(request, response_id).response)
+
+
+@router.delete(PATH + "/{response_id}")
+async def delete(request: Request, response_id: str) -> JSONResponse:
+    """Forget a response; one that runs is ended."""
+    stored = _stored(request, response_id)
+    if stored.task is not None:
+        stored.task.cancel()
+        await asyncio.wait({stored.task})
+    context_of(request).responses.remove(response_id)
+    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+
+def _stored(request: Request, response_id: str) -> StoredResponse:
+    stored = context_of(request).responses.get(response_id, key_of(request))
+    if stored is None:
+        raise ApiError(404, f"there is no response {response_id[:100]!r}", code="not_found")
+    return stored
+
+
+# Creating
+
+
+async def _work(context: Context, engine: Engine, body: ResponsesRequest, owner: str) -> _Work:
+    _check_supported(body)
+    stores = body.store is not False and context.settings.max_stored_responses > 0
+    if body.background and not stores:
+        raise InvalidField("background", "background: a response in the background must be stored")
+    model = context.check_model(body.model)
+    items = [*_earlier(context, body, owner), *body.input]
+    output_format = context.output_format(engine)
+    use = tool_use(
+        body.chat_tools(), body.chat_choice(), output_format, single=body.parallel_tool_calls is False
+    )
+    params = _params(body, engine.default_sampling_params)
+    if shows_marks(output_format, use):
+        params = replace(params, skip_special_tokens=False)
+    prompt = await chat_prompt(engine, _turns(body, items), _options(engine, body, use))
+    job = checked_job(engine, prompt, params, {"prompt": "input", "max_tokens": "max_output_tokens"})
+    response_id = f"resp_{uuid.uuid4().hex}"
+    usage = Usage()
+    view = ResponsesView(
+        _head(response_id, model, body, params),
+        choice_reader(output_format, use, prompt, usage),
+        TokenTexts(engine),
+        logprobs=params.logprobs is not None,
+    )
+    generation = Generation(engine, response_id, [job], context.metrics.meter(PATH), usage=usage)
+    return _Work(view, generation, items, owner, stores)
+
+
+def _check_supported(body: ResponsesRequest) -> None:
+    form = body.text.format if body.text is not None else None
+    if form is not None and form.type != "text":
+        raise UnsupportedField("text.format", f"text.format: type {form.type[:40]!r} is not supported")
+    if body.truncation == "auto":
+        raise UnsupportedField("truncation", "truncation: only 'disabled' is supported")
+    for index, name in enumerate(body.include or []):
+        if name not in _INCLUDE:
+            raise UnsupportedField(f"include[{index}]", f"include[{index}]: {name[:60]!r} is not supported")
+    if body.background and body.stream:
+        raise UnsupportedField(
+            "background", "background: a stream of a response in the background is not supported"
+        )
+
+
+def _earlier(context: Context, body: ResponsesRequest, owner: str) -> Sequence[Item]:
+    """The conversation that ``previous_response_id`` continues, with its answer."""
+    if body.previous_response_id is None:
+        return ()
+    stored = context.responses.get(body.previous_response_id, owner)
+    if stored is None or stored.task is not None:
+        raise ApiError(
+            400 if stored is not None else 404,
+            f"previous_response_id: there is no finished response {body.previous_response_id[:100]!r}",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return [*stored.items, *(Item.model_validate(item) for item in stored.response["output"])]
+
+
+def _turns(body: ResponsesRequest, items: Sequence[Item]) -> list[ChatMessage]:
+    """The conversation; the instructions are this response's alone."""
+    turns = chat_turns(items)
+    if body.instructions:
+        turns.insert(0, ChatMessage(role="system", content=body.instructions))
+    return turns
+
+
+def _params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
+    given = {name: getattr(body, name) for name in ("temperature", "top_p", "seed")}
+    same = {name: value for name, value in given.items() if value is not None}
+    wants_logprobs = "message.output_text.logprobs" in (body.include or [])
+    logprobs = body.top_logprobs or (0 if wants_logprobs else None)
+    try:
+        return replace(defaults, **same, max_tokens=body.max_output_tokens, logprobs=logprobs)
+    except InvalidRequest as error:
+        raise InvalidField(error.field, f"{error.field}: {error.message}") from None
+
+
+def _options(engine: Engine, body: ResponsesRequest, use: ToolUse) -> ChatOptions:
+    """The template's variables: it thinks as the body says, as far as it can be told."""
+    template = engine.tokenizer.chat_template or ""
+    effort = body.reasoning.effort if body.reasoning is not None else None
+    told: dict[str, Any] = {}
+    if effort is not None:
+        told = {name: effort != "none" for name in _THINKING_VARIABLES if name in template}
+        if "reasoning_effort" in template and effort != "none":
+            told["reasoning_effort"] = effort
+    return ChatOptions(variables={**told, **(body.chat_template_kwargs or {})}, tools=use.for_template)
+
+
+def _head(response_id: str, model: str, body: ResponsesRequest, params: SamplingParams) -> Event:
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": model,
+        "background": bool(body.background),
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "store": body.store is not False,
+        "temperature": params.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": _shown_choice(body),
+        "tools": [tool.model_dump() for tool in body.tools or []],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "disabled",
+    }
+
+
+def _shown_choice(body: ResponsesRequest) -> object:
+    if isinstance(body.tool_choice, NamedChoice):
+        return body.tool_choice.model_dump()
+    return body.tool_choice or "auto"
+
+
+# Running
+
+
+async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
+    """The events of a stream. An error after the first is the event that ends it."""
+    events = stream_events(work.view, work.generation)
+    try:
+        async for event in events:
+            yield event
+    except Exception as error:  # noqa: BLE001 -- told to the client and logged; the status is already sent
+        log_fault(error)
+        failure = work.view.failure(to_api_error(error))
+        _keep(context, work, failure["response"])
+        yield failure
+        return
+    finally:
+        await events.aclose()
+    _keep(context, work, work.view.whole(work.generation.usage))
+
+
+def _start_in_background(context: Context, work: _Work) -> Event:
+    """Keep the response as queued, and begin."""
+    stored = StoredResponse(work.owner, work.view.response(None, "queued"), work.items)
+    stored.task = asyncio.ensure_future(_run_in_background(context, work, stored))
+    context.responses.put(stored)
+    return stored.response
+
+
+async def _run_in_background(context: Context, work: _Work, stored: StoredResponse) -> None:
+    """Run to the end, whatever it is; the drain of the server waits for it."""
+    context.lifecycle.enter()
+    stored.response = work.view.response(None)
+    try:
+        ended = await whole_answer(work.view, work.generation)
+    except asyncio.CancelledError:
+        ended = work.view.response(work.generation.usage, "cancelled")
+    except Exception as error:  # noqa: BLE001 -- kept for the client, and logged
+        log_fault(error)
+        ended = work.view.failed(to_api_error(error))
+    finally:
+        context.lifecycle.leave()
+    _keep(context, work, ended)
+
+
+def _keep(context: Context, work: _Work, response: Event) -> None:
+    if work.stores:
+        context.responses.put(StoredResponse(work.owner, response, work.items))
