@@ -31,17 +31,10 @@ std::int64_t stride_of_rows(const TensorView& x) { return x.size(0) == 1 ? x.siz
 
 void set_scales(kernels::PanelArgs& args, const TensorView& scale, const Optional<TensorView>& token_scale) {
   check_dtype("weight_scale", scale, kDLFloat, 32, "float32");
-  if (scale.ndim() == 2) {
-    check_shape("weight_scale", scale, {(args.out_size + 127) / 128, (args.in_size + 127) / 128});
-    check_inner_contiguous("weight_scale", scale);
-    args.scale_kind = kernels::LinearScale::kBlock;
-    args.scale_stride = scale.stride(0);
-  } else if (scale.numel() == 1) {
-    args.scale_kind = kernels::LinearScale::kTensor;
-  } else {
+  args.scale_of_rows = scale.numel() != 1;
+  if (args.scale_of_rows) {
     check_shape("weight_scale", scale, {args.out_size});
     check_inner_contiguous("weight_scale", scale);
-    args.scale_kind = kernels::LinearScale::kChannel;
   }
   args.scale = data_as<const float>(scale);
   if (!token_scale.has_value()) return;
@@ -73,7 +66,7 @@ void set_matrices(kernels::PanelArgs& args, const TensorView& out, const TensorV
 
 void fp8_panels_ffi(TensorView out, TensorView x, Optional<TensorView> token_scale, TensorView weight, TensorView scale,
                     Optional<TensorView> bias, int gate, int groups, int split, int tile, int resident,
-                    int share, bool dependent) {
+                    bool dependent) {
   guarded([&] {
     if (gate < 0 || gate > static_cast<int>(kernels::LinearGate::kGeluTanh)) throw ArgumentError("kind", "unknown");
     kernels::PanelArgs args{};
@@ -91,7 +84,7 @@ void fp8_panels_ffi(TensorView out, TensorView x, Optional<TensorView> token_sca
       check_inner_contiguous("bias_O", bias.value());
       args.bias = data_of(bias.value());
     }
-    args.plan = {groups, split, tile, resident, share};
+    args.plan = {groups, split, tile, resident};
     args.dependent = dependent;
     args.stream = stream_of(x);
     const DeviceGuard guard(x);

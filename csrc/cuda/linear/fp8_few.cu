@@ -9,11 +9,11 @@
 namespace llm_kernels::cuda {
 namespace {
 
-template <int Groups, bool Gated, bool BlockScale>
+template <int Groups, bool Gated>
 void launch_few(const PanelArgs& args) {
-  using Kernel = FewKernel<Groups, Gated, BlockScale>;
+  using Kernel = FewKernel<Groups, Gated>;
   static std::atomic<std::uint64_t> allowed{0};
-  auto* kernel = few_kernel<Groups, Gated, BlockScale>;
+  auto* kernel = few_kernel<Groups, Gated>;
   allow_shared(kernel, allowed);
 
   FewParams params{};
@@ -23,8 +23,6 @@ void launch_few(const PanelArgs& args) {
   params.tokens.x_stride = args.x_stride;
   params.tokens.in_size = args.in_size;
   params.tokens.num_tokens = args.num_tokens;
-  params.scale = args.scale;
-  params.scale_stride = args.scale_stride;
   params.most_steps = (panel.num_steps + panel.split - 1) / panel.split;
   constexpr int most_stages = 16;
   const int spare = 1024 + 16 * most_stages + params.most_steps * (Kernel::kTileBytesOfStep + Kernel::kTokens * 4);
@@ -45,19 +43,12 @@ void launch_few(const PanelArgs& args) {
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, params), "fp8_panels");
 }
 
-template <bool Gated, bool BlockScale>
-void launch_few_of(const PanelArgs& args) {
-  args.plan.groups == 1 ? launch_few<1, Gated, BlockScale>(args) : launch_few<2, Gated, BlockScale>(args);
-}
-
 }  // namespace
 
 void fp8_few(const PanelArgs& args) {
   const bool gated = args.gate != LinearGate::kNone;
-  if (args.scale_kind == LinearScale::kBlock) {
-    return gated ? launch_few_of<true, true>(args) : launch_few_of<false, true>(args);
-  }
-  gated ? launch_few_of<true, false>(args) : launch_few_of<false, false>(args);
+  if (args.plan.groups == 1) return gated ? launch_few<1, true>(args) : launch_few<1, false>(args);
+  gated ? launch_few<2, true>(args) : launch_few<2, false>(args);
 }
 
 }  // namespace llm_kernels::cuda

@@ -11,11 +11,9 @@ struct FewParams {
   PanelParams panel;  // one tile of tokens, without scales
   TokenParams tokens;
   int most_steps;  // of a block
-  const float* scale;  // of 128 x 128 blocks, else null
-  std::int64_t scale_stride;
 };
 
-template <int Groups, bool Gated, bool BlockScale>
+template <int Groups, bool Gated>
 struct FewKernel {
   static constexpr int kTokens = 8;
   using Panel = PanelKernel<kTokens, Groups, Gated>;
@@ -115,29 +113,14 @@ struct FewKernel {
     }
   }
 
-  // Where the scales of the blocks lie that hold this warp's 16 rows.
-  static __device__ const float* block_scales(const FewParams& p, const PanelPart& part) {
-    const int at = threadIdx.x / 32 * 16, row = part.panel * Panel::kOutRows + at;
-    const bool is_up = Gated && at >= Panel::kOutRows;
-    const int last = Gated ? 2 * p.panel.epilogue.num_rows - 1 : p.panel.epilogue.num_rows - 1;
-    const int of_weight = min(is_up ? row - Panel::kOutRows + p.panel.up_row : row, last);
-    return p.scale + of_weight / 128 * p.scale_stride + part.first;
-  }
-
-  static __device__ void consume(float (&sum)[4], const FewParams& p, const Memory& m, const PanelPart& where) {
-    const float* block = BlockScale ? block_scales(p, where) : nullptr;
+  static __device__ void consume(float (&sum)[4], const Memory& m, int count) {
     const std::uint32_t rows = threadIdx.x / 128 * 64 * kPanelStep;
     const int token = threadIdx.x % 4 * 2;
     int stage = 0;
     unsigned parity = 0;
-    for (int i = 0; i < where.count; ++i) {
+    for (int i = 0; i < count; ++i) {
       float part[4];
-      float2 scale = *reinterpret_cast<const float2*>(m.scales + i * kTokens + token);
-      if constexpr (BlockScale) {
-        const float of_block = __ldg(block + i);
-        scale.x *= of_block;
-        scale.y *= of_block;
-      }
+      const float2 scale = *reinterpret_cast<const float2*>(m.scales + i * kTokens + token);
       barrier_wait(m.full + 8 * stage, parity);
       wgmma_fence();
 #pragma unroll
@@ -201,8 +184,8 @@ struct FewKernel {
     quantize(p, m, part);
     fence_async_proxy();
     named_sync(1, kConsumers);
-    float sum[1][4] = {};
-    consume(sum[0], p, m, part);
+    float sum[4] = {};
+    consume(sum, m, part.count);
     named_sync(1, kConsumers);  // all have read the ring
     float* sums = reinterpret_cast<float*>(start);
     Panel::lay_down(sum, sums);
@@ -217,10 +200,10 @@ struct FewKernel {
   }
 };
 
-template <int Groups, bool Gated, bool BlockScale>
-__global__ void __launch_bounds__(FewKernel<Groups, Gated, BlockScale>::kThreads)
+template <int Groups, bool Gated>
+__global__ void __launch_bounds__(FewKernel<Groups, Gated>::kThreads)
     few_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ FewParams params) {
-  FewKernel<Groups, Gated, BlockScale>::run(&weight, params);
+  FewKernel<Groups, Gated>::run(&weight, params);
 }
 
 }  // namespace llm_kernels::cuda

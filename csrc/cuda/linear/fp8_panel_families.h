@@ -8,6 +8,5 @@ namespace llm_kernels::cuda {
 void fp8_few(const PanelArgs& args);            // up to 8 tokens of bfloat16
 void fp8_panels_of_two(const PanelArgs& args);  // warpgroups
 void fp8_panels_of_three(const PanelArgs& args);
-void fp8_panels_of_four(const PanelArgs& args);
 
 }  // namespace llm_kernels::cuda

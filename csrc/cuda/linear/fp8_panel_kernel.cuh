@@ -7,7 +7,6 @@
 
 #include "cuda/hopper.cuh"
 #include "cuda/linear/epilogue.cuh"
-#include "cuda/linear/fp8_panel_cluster.cuh"
 #include "cuda/linear/fp8_panel_wgmma.cuh"
 
 namespace llm_kernels::cuda {
@@ -17,7 +16,7 @@ constexpr int kPanelStep = 128;  // columns of a step, and bytes: the width of t
 struct PanelParams {
   Epilogue epilogue;
   int num_steps;  // of 128 columns
-  int num_token_tiles, split, share, stages;
+  int num_token_tiles, split, stages;
   int up_row;  // with a gate: first row of the up half
 };
 
@@ -25,8 +24,7 @@ struct PanelParams {
 struct PanelPart {
   int panel, token;  // number of the panel, first token
   int first, count;  // steps
-  int rank;          // among the parts of the inputs
-  int sharer;        // among the panels that share the copies of tokens; ranks of a cluster: sharer * split + rank
+  int rank;          // in the cluster
 };
 
 template <int N, int Groups, bool Gated>
@@ -36,8 +34,6 @@ struct PanelKernel {
   // Where 13 warps have too few registers, the copying warp gets three idle ones, and all four hand theirs over.
   static constexpr bool kHandsOver = Groups == 3 && N > 160;
   static constexpr int kConsumers = Groups * 128, kThreads = kConsumers + (kHandsOver ? 128 : 32);
-  // Tokens of one wgmma: with more, no compiler leaves it the registers of four warpgroups.
-  static constexpr int kParts = kHandsOver && N > 192 ? 2 : 1, kPartTokens = N / kParts;
   static constexpr int kWeightBytes = kRows * kPanelStep;
   static constexpr int kStageBytes = kWeightBytes + N * kPanelStep;
   static constexpr int kSumStride = kRows + 4;  // floats between the sums of two tokens
@@ -58,24 +54,8 @@ struct PanelKernel {
     }
   }
 
-  // This block's share of a step's tokens, to all blocks of the cluster that read them.
-  static __device__ void copy_tokens(const CUtensorMap* map, const PanelParams& p, const Ring& ring, int stage,
-                                     const PanelPart& part, int step) {
-    const std::uint32_t to = ring.at(stage) + kWeightBytes, full = ring.full + 8 * stage;
-    if (p.share == 1) return copy_box(to, map, step * kPanelStep, part.token, full, false);
-    constexpr int half = N / 2;
-    const int first = part.sharer * half, mask = 1 << part.rank | 1 << (p.split + part.rank);
-    copy_box_to_cluster(to + first * kPanelStep, map, step * kPanelStep, part.token + first, full, mask);
-  }
-
-  // Lets go of a stage in all blocks that copy into it; called by whole warps.
-  static __device__ void release(const PanelParams& p, const Ring& ring, int stage, const PanelPart& part) {
-    const int lane = threadIdx.x % 32;
-    if (p.share == 1) {
-      if (lane == 0) barrier_arrive(ring.empty + 8 * stage);
-    } else if (lane < 2) {
-      barrier_arrive_in_cluster(ring.empty + 8 * stage, lane * p.split + part.rank);
-    }
+  static __device__ void copy_tokens(const CUtensorMap* map, const Ring& ring, int stage, int token, int step) {
+    copy_box(ring.at(stage) + kWeightBytes, map, step * kPanelStep, token, ring.full + 8 * stage, false);
   }
 
   // The first stages of W, which are under way before the kernels ahead have ended.
@@ -90,14 +70,14 @@ struct PanelKernel {
   static __device__ void produce(const CUtensorMap* weight, const CUtensorMap* tokens, const PanelParams& p,
                                  const Ring& ring, const PanelPart& part) {
     const int begun = min(part.count, ring.stages);
-    for (int i = 0; i < begun; ++i) copy_tokens(tokens, p, ring, i, part, part.first + i);
+    for (int i = 0; i < begun; ++i) copy_tokens(tokens, ring, i, part.token, part.first + i);
     int stage = 0;
     unsigned parity = 0;
     for (int i = begun; i < part.count; ++i) {
       barrier_wait(ring.empty + 8 * stage, parity);
       barrier_expect(ring.full + 8 * stage, kStageBytes);
       copy_weight(weight, p, ring, stage, part.panel, part.first + i);
-      copy_tokens(tokens, p, ring, stage, part, part.first + i);
+      copy_tokens(tokens, ring, stage, part.token, part.first + i);
       if (++stage == ring.stages) {
         stage = 0;
         parity ^= 1;
@@ -105,27 +85,21 @@ struct PanelKernel {
     }
   }
 
-  static __device__ void consume(float (&sum)[kParts][kPartTokens / 2], const PanelParams& p, const Ring& ring,
-                                 const PanelPart& part) {
+  static __device__ void consume(float (&sum)[N / 2], const Ring& ring, int count) {
     const std::uint32_t rows = threadIdx.x / 128 * 64 * kPanelStep;
     int stage = 0, before = 0;
     unsigned parity = 0;
-    for (int i = 0; i < part.count; ++i) {
+    for (int i = 0; i < count; ++i) {
       barrier_wait(ring.full + 8 * stage, parity);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const std::uint64_t a = swizzled_tile(ring.at(stage) + rows + 32 * k);
-#pragma unroll
-        for (int at = 0; at < kParts; ++at) {
-          const std::uint64_t b =
-              swizzled_tile(ring.at(stage) + kWeightBytes + at * kPartTokens * kPanelStep + 32 * k);
-          wgmma_e4m3<kPartTokens>(sum[at], a, b, true);
-        }
+        wgmma_e4m3<N>(sum, a, swizzled_tile(ring.at(stage) + kWeightBytes + 32 * k), true);
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (i > 0) release(p, ring, before, part);
+      if (i > 0 && threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * before);
       before = stage;
       if (++stage == ring.stages) {
         stage = 0;
@@ -136,26 +110,22 @@ struct PanelKernel {
   }
 
   // Lays this warpgroup's sums into shared memory, token after token.
-  static __device__ void lay_down(const float (&sum)[kParts][kPartTokens / 2], float* sums) {
+  static __device__ void lay_down(const float (&sum)[N / 2], float* sums) {
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, token = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int at = 0; at < kParts; ++at) {
-#pragma unroll
-      for (int i = 0; i < kPartTokens / 2; ++i) {
-        const int column = at * kPartTokens + i / 4 * 8 + token + i % 2;
-        sums[column * kSumStride + row + i % 4 / 2 * 8] = sum[at][i];
-      }
+    for (int i = 0; i < N / 2; ++i) {
+      sums[(i / 4 * 8 + token + i % 2) * kSumStride + row + i % 4 / 2 * 8] = sum[i];
     }
   }
 
   // Four neighbouring rows of a token, added over the cluster in the order of its blocks.
   template <int Split>
-  static __device__ float4 total(const float* mine, int first_rank) {
+  static __device__ float4 total(const float* mine) {
     if constexpr (Split == 1) return *reinterpret_cast<const float4*>(mine);
     const std::uint32_t at = shared_address(mine);
     float4 part[Split];
 #pragma unroll
-    for (int rank = 0; rank < Split; ++rank) part[rank] = read_cluster(at, first_rank + rank);
+    for (int rank = 0; rank < Split; ++rank) part[rank] = read_cluster(at, rank);
 #pragma unroll
     for (int rank = 1; rank < Split; ++rank) {
       part[0].x += part[rank].x;
@@ -172,7 +142,7 @@ struct PanelKernel {
     __device__ Quad(const Epilogue& epilogue, int row) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scale[i] = epilogue.scale == nullptr ? 1.0f : epilogue.scale[(row + i) * epilogue.scale_stride];
+        scale[i] = epilogue.scale[(row + i) * epilogue.scale_stride];
         bias[i] = epilogue.bias == nullptr ? 0.0f : __bfloat162float(epilogue.bias[row + i]);
       }
     }
@@ -195,16 +165,16 @@ struct PanelKernel {
     const int out_row = part.panel * kOutRows + row;
     if (out_row >= p.epilogue.num_rows) return;
     const Quad first(p.epilogue, out_row), second(p.epilogue, Gated ? p.up_row + out_row : out_row);
-    const int tokens = min(N, p.epilogue.num_tokens - part.token), first_rank = part.sharer * Split;
+    const int tokens = min(N, p.epilogue.num_tokens - part.token);
 #pragma unroll 2
     for (int at = threadIdx.x / quads; at < tokens; at += tokens_at_once) {
       const int token = part.token + at;
       const float token_scale =
           p.epilogue.token_scale == nullptr ? 1.0f : p.epilogue.token_scale[token * p.epilogue.token_scale_stride];
       const float* mine = sums + at * kSumStride + row;
-      float4 value = first.scaled(total<Split>(mine, first_rank), token_scale);
+      float4 value = first.scaled(total<Split>(mine), token_scale);
       if constexpr (Gated) {
-        value = gated(p.epilogue, value, second.scaled(total<Split>(mine + kOutRows, first_rank), token_scale));
+        value = gated(p.epilogue, value, second.scaled(total<Split>(mine + kOutRows), token_scale));
       }
       p.epilogue.store_quad(token, out_row, value);
     }
@@ -219,9 +189,8 @@ struct PanelKernel {
   static __device__ PanelPart part_of(const PanelParams& p) {
     PanelPart part;
     part.rank = blockIdx.x % p.split;
-    part.sharer = blockIdx.x / p.split % p.share;
-    const int tile = blockIdx.x / (p.split * p.share);
-    part.panel = tile / p.num_token_tiles * p.share + part.sharer;
+    const int tile = blockIdx.x / p.split;
+    part.panel = tile / p.num_token_tiles;
     part.token = tile % p.num_token_tiles * N;
     part.first = p.num_steps * part.rank / p.split;
     part.count = p.num_steps * (part.rank + 1) / p.split - part.first;
@@ -241,30 +210,27 @@ struct PanelKernel {
     if (copies) {
       for (int i = 0; i < p.stages; ++i) {
         barrier_init(ring.full + 8 * i, 1);
-        barrier_init(ring.empty + 8 * i, p.share * kConsumers / 32);
+        barrier_init(ring.empty + 8 * i, kConsumers / 32);
       }
       barrier_init_fence();
       begin(weight, p, ring, part);
       let_next_kernel_start();
     }
-    if (p.share == 1) {
-      __syncthreads();
-    } else {
-      __syncwarp();
-      cluster_sync();  // before anything comes from another block
-    }
+    __syncthreads();
     wait_for_earlier_kernels();
     float* sums = reinterpret_cast<float*>(memory);
     if (threadIdx.x >= kConsumers) {
       if constexpr (kHandsOver) give_registers<32>();
       if (copies) produce(weight, tokens, p, ring, part);
       __syncwarp();
-      if (p.split > 1) cluster_sync();
-      if (p.split * p.share > 1) cluster_sync();
+      if (p.split > 1) {
+        cluster_sync();
+        cluster_sync();
+      }
     } else {
       if constexpr (kHandsOver) take_registers<160>();
-      float sum[kParts][kPartTokens / 2] = {};
-      consume(sum, p, ring, part);
+      float sum[N / 2] = {};
+      consume(sum, ring, part.count);
       named_sync(1, kConsumers);  // all have read the ring
       lay_down(sum, sums);
       if (p.split == 1) {
@@ -273,10 +239,8 @@ struct PanelKernel {
       } else {
         cluster_sync();
         finish_split(p, sums, part);
-      }
-      if (p.split * p.share > 1) {
         __syncwarp();
-        cluster_sync();  // the others may still read this block's sums, or let go of its stages
+        cluster_sync();  // the others may still read this block's sums
       }
     }
   }

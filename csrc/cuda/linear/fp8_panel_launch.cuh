@@ -22,8 +22,8 @@ inline Epilogue panel_epilogue(const PanelArgs& args) {
   epilogue.out = static_cast<__nv_bfloat16*>(args.out);
   epilogue.out_stride = args.out_stride;
   epilogue.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  epilogue.scale = args.scale_kind == LinearScale::kBlock ? nullptr : args.scale;
-  epilogue.scale_stride = args.scale_kind == LinearScale::kChannel;
+  epilogue.scale = args.scale;
+  epilogue.scale_stride = args.scale_of_rows;
   epilogue.token_scale = args.token_scale;
   epilogue.token_scale_stride = args.token_scale_stride;
   epilogue.num_tokens = args.num_tokens;
@@ -35,8 +35,7 @@ inline Epilogue panel_epilogue(const PanelArgs& args) {
 template <int OutRows>
 int num_panels(const PanelArgs& args) {
   const int rows = args.gate == LinearGate::kNone ? args.out_size : args.out_size / 2;
-  const int panels = (rows + OutRows - 1) / OutRows;
-  return (panels + args.plan.share - 1) / args.plan.share * args.plan.share;
+  return (rows + OutRows - 1) / OutRows;
 }
 
 // All but the stages.
@@ -47,7 +46,6 @@ PanelParams panel_params(const PanelArgs& args) {
   params.num_steps = (args.in_size + kPanelStep - 1) / kPanelStep;
   params.num_token_tiles = (args.num_tokens + N - 1) / N;
   params.split = args.plan.split;
-  params.share = args.plan.share;
   params.up_row = args.out_size / 2;
   if (params.split > params.num_steps) throw ArgumentError("split", "more parts than steps of 128 columns");
   return params;
@@ -69,23 +67,16 @@ void launch_panels(const PanelArgs& args) {
 
   const CUtensorMap weight_map =
       bytes_map(args.weight, args.out_size, args.in_size, args.weight_stride, Kernel::kOutRows);
-  const CUtensorMap token_map = bytes_map(args.x, args.num_tokens, args.in_size, args.x_stride, N / params.share);
+  const CUtensorMap token_map = bytes_map(args.x, args.num_tokens, args.in_size, args.x_stride, N);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(num_panels<Kernel::kOutRows>(args) * params.num_token_tiles * params.split);
   config.blockDim = dim3(Kernel::kThreads);
   config.dynamicSmemBytes = spare + std::max(params.stages * Kernel::kStageBytes, Kernel::kSumBytes);
   config.stream = args.stream;
-  LaunchAttributes attributes(params.split * params.share, args.dependent);
+  LaunchAttributes attributes(params.split, args.dependent);
   config.attrs = attributes.values;
   config.numAttrs = attributes.count;
   check_cuda(cudaLaunchKernelEx(&config, kernel, weight_map, token_map, params), "fp8_panels");
-}
-
-// Four warpgroups have the registers for up to 128 tokens.
-template <int N, int Groups>
-void launch_wide_panels(const PanelArgs& args) {
-  if constexpr (Groups < 4) return launch_panels<N, Groups>(args);
-  throw ArgumentError("tile", "expected 64, 96 or 128 tokens with four groups");
 }
 
 template <int Groups>
@@ -94,11 +85,9 @@ void launch_panels_of(const PanelArgs& args) {
     case 64: return launch_panels<64, Groups>(args);
     case 96: return launch_panels<96, Groups>(args);
     case 128: return launch_panels<128, Groups>(args);
-    case 160: return launch_wide_panels<160, Groups>(args);
-    case 192: return launch_wide_panels<192, Groups>(args);
-    case 224: return launch_wide_panels<224, Groups>(args);
-    case 256: return launch_wide_panels<256, Groups>(args);
-    default: throw ArgumentError("tile", "expected 64 to 256 tokens in steps of 32");
+    case 160: return launch_panels<160, Groups>(args);
+    case 192: return launch_panels<192, Groups>(args);
+    default: throw ArgumentError("tile", "expected 64 to 192 tokens in steps of 32");
   }
 }
 

@@ -19,15 +19,11 @@ void check(const PanelArgs& args) {
   }
   const bool few = args.token_scale == nullptr;
   if (few && args.num_tokens > 8) throw ArgumentError("x_TI", "expected up to 8 tokens of bfloat16");
-  const bool blocks = args.scale_kind == LinearScale::kBlock;
   if (!few && gated) throw ArgumentError("kind", "gates go with tokens of bfloat16");
-  if (!few && blocks) throw ArgumentError("weight_scale", "blocks of scales go with tokens of bfloat16");
-  if (blocks && gated && args.out_size % 32 != 0) throw ArgumentError("weight_OI", "expected O a multiple of 32");
   if (few && (plan.groups != 1 && plan.groups != 2)) throw ArgumentError("groups", "expected 1 or 2");
-  if (!few && (plan.groups < 2 || plan.groups > 4)) throw ArgumentError("groups", "expected 2 to 4");
+  if (!few && plan.groups != 2 && plan.groups != 3) throw ArgumentError("groups", "expected 2 or 3");
   const bool is_power = plan.split == 1 || plan.split == 2 || plan.split == 4 || plan.split == 8;
   if (!is_power) throw ArgumentError("split", "expected 1, 2, 4 or 8");
-  if (plan.share != 1 && (few || plan.share != 2 || plan.split > 4)) throw ArgumentError("share", "expected 1, or 2 with a split of 4 at most");
   if (plan.resident < 1 || plan.resident > 6) throw ArgumentError("resident", "expected 1 to 6");
 }
 
@@ -36,8 +32,7 @@ void check(const PanelArgs& args) {
 void fp8_panels(const PanelArgs& args) {
   check(args);
   if (args.token_scale == nullptr) return fp8_few(args);
-  if (args.plan.groups == 2) return fp8_panels_of_two(args);
-  args.plan.groups == 3 ? fp8_panels_of_three(args) : fp8_panels_of_four(args);
+  args.plan.groups == 2 ? fp8_panels_of_two(args) : fp8_panels_of_three(args);
 }
 
 }  // namespace llm_kernels::cuda

@@ -13,11 +13,10 @@ namespace llm_kernels::cuda {
 // How a product is cut. A block of the grid owns a panel of 64 * `groups` rows of W, up to `tile` tokens, and one of
 // `split` parts of I; the blocks of a cluster add up their parts through each other's shared memory, in a fixed order.
 struct PanelPlan {
-  std::int32_t groups;    // 2 to 4; of bfloat16 tokens 1, 2
+  std::int32_t groups;    // 2, 3; of bfloat16 tokens 1, 2
   std::int32_t split;     // 1, 2, 4, 8
-  std::int32_t tile;      // 64 to 256, with four groups 128, in steps of 32; of bfloat16 tokens always 8
+  std::int32_t tile;      // 64 to 192 in steps of 32; of bfloat16 tokens always 8
   std::int32_t resident;  // the blocks an SM shall hold
-  std::int32_t share;     // 1, 2: panels of a cluster that copy the tokens together; of bfloat16 tokens 1
 };
 
 // Strides in elements. I is a multiple of 16, O of 8 (with a gate of 16); rows start at multiples of 16 bytes.
@@ -30,9 +29,8 @@ struct PanelArgs {
   std::int64_t token_scale_stride;
   const void* weight;  // e4m3 [O, I]; with a gate the gate's rows first
   std::int64_t weight_stride;
-  const float* scale;  // one, [O] or, with bfloat16 tokens, [ceil(O / 128), ceil(I / 128)]
-  std::int64_t scale_stride;
-  LinearScale scale_kind;
+  const float* scale;  // one, or [O]
+  bool scale_of_rows;
   const void* bias;  // bfloat16 [O] or null
   std::int32_t num_tokens, out_size, in_size;
   LinearGate gate;  // none but with bfloat16 tokens

@@ -33,7 +33,7 @@ def fp8_linear(
         return fp8_product(values_TI, scales_TG, weight_OI, weight_scale, bias_O, x_TI.dtype)
     out_TO = torch.empty((x_TI.shape[0], weight_OI.shape[0]), dtype=x_TI.dtype, device=x_TI.device)
     outputs, inputs = weight_OI.shape
-    plan = few_plan(outputs, inputs, gated=False) if x_TI.shape[0] <= MOST_FEW else None
+    plan = few_plan(outputs, inputs, gated=False) if weight_scale.ndim < 2 else None
     if plan is None:
         streamed(out_TO, x_TI, weight_OI, bias_O, weight_scale, 0)
     else:

@@ -33,7 +33,7 @@ def panels(
         scales_T1: float32 [T, 1]; None: the values are bfloat16, up to 8 tokens of them, and are quantized
             with a scale a token and 128 inputs.
         weight_OI: float8_e4m3fn [O, I]; with a gate the gate's rows first.
-        weight_scale: float32, one value, [O], or with bfloat16 values [ceil(O / 128), ceil(I / 128)].
+        weight_scale: float32, one value or [O].
         bias_O: bfloat16 [O] or None.
         gate: 0: none, 1: silu, 2: gelu, 3: gelu_tanh.
         plan: How the product is cut.

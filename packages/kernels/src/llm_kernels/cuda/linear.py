@@ -62,7 +62,7 @@ def gated_linear(
     if inner % unit != 0 or not takes(x, weight, bias, weight_scale):
         return composed(x, weight, kind, bias, weight_scale)
     out = torch.empty((x.shape[0], inner), dtype=x.dtype, device=x.device)
-    is_few = weight_scale is not None and x.shape[0] <= MOST_FEW
+    is_few = weight_scale is not None and weight_scale.ndim < 2 and x.shape[0] <= MOST_FEW
     plan = few_plan(weight.shape[0], weight.shape[1], gated=True) if is_few else None
     if plan is None or weight_scale is None:
         streamed(out, x, weight, bias, weight_scale, GATES[kind])
