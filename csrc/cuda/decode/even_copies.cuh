@@ -34,6 +34,11 @@ struct EvenKernel : EvenTile<C, D> {
   static constexpr int kBarrierBytes = Warps * Stages * 8;
   static constexpr int kSharedBytes = kRingBytes + kBarrierBytes + sizeof(ShareMemory<32 * Warps>);
   static constexpr int kPartFloats = even_part_floats(D, Octets);
+  // Blocks side by side on a processor: as many as shared memory holds, and at most 16 warps.
+  static constexpr int kMostWarps = 16 / Octets;
+  static constexpr int kHeld = 233472 / (kSharedBytes + 1024);
+  static constexpr int kBlocks = kHeld * Warps < kMostWarps ? kHeld : kMostWarps / Warps;
+  static_assert(kBlocks >= 1, "a block does not fit");
 };
 
 // Boxes of one tile: [panel][key][bytes of a panel].

@@ -45,7 +45,7 @@ __device__ __forceinline__ void await(std::uint32_t* flag) {
 }
 
 template <class T, class C, int D, int Octets, int Warps, int Stages>
-__global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets))
+__global__ void __launch_bounds__(32 * Warps, EvenKernel<T, C, D, Octets, Warps, Stages>::kBlocks)
     even_kernel(const __grid_constant__ EvenDecodeArgs args, const __grid_constant__ EvenMaps maps) {
   using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
   extern __shared__ __align__(1024) unsigned char even_shared[];

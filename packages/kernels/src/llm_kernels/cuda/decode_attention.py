@@ -15,8 +15,7 @@ from llm_kernels.triton.attention_decode import decode as decode_by_triton
 
 HEAD_SIZES = frozenset({64, 128, 256})
 """Those the kernel is compiled for."""
-EVEN_HEAD_SIZES = frozenset({128})
-"""Those the kernel of even shares is compiled for."""
+_LARGEST_WIDE = 128
 _LEAST_PROGRAMS_OF_EVEN = 265
 _MAX_GROUP = 16
 _OCTET = 8
@@ -101,9 +100,12 @@ def even_share_for(a: Arguments, num_rows: int) -> EvenShare | None:
     """
     if num_rows * a.keys.shape[2] < _LEAST_PROGRAMS_OF_EVEN or not takes_evenly(a):
         return None
-    is_narrow = a.group <= _OCTET
+    stage_bytes = 2 * _KEYS_OF_A_WARP * a.query.shape[2] * a.keys.element_size()
     return EvenShare(
-        blocks=2, warps=8 if is_narrow and a.keys.dtype == _E4M3 else 4, stages=3, least_keys=128
+        blocks=2 if stage_bytes <= 4096 and a.group <= _OCTET else 1,
+        warps=8 if stage_bytes <= 8192 else 4,
+        stages=3,
+        least_keys=128,
     )
 
 
@@ -144,8 +146,8 @@ def takes(a: Arguments) -> bool:
 
 
 def takes_evenly(a: Arguments) -> bool:
-    """Whether the kernel of even shares does this call: bfloat16 at its head sizes, else as `takes`."""
-    return takes(a) and a.query.dtype == torch.bfloat16 and a.query.shape[2] in EVEN_HEAD_SIZES
+    """Whether the kernel of even shares does this call: large heads only in groups of up to 8."""
+    return takes(a) and (a.query.shape[2] <= _LARGEST_WIDE or a.group <= _OCTET)
 
 
 def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None:
