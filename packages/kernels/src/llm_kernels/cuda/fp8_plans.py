@@ -11,8 +11,7 @@ MOST_FEW = 2
 """Up to so many tokens a kernel quantizes itself."""
 LEAST_PANEL = 33
 """From so many tokens on panels are faster than the streaming kernels of `linear`."""
-# Up to how many tokens panels are faster than torch's product: whole ones and those whose many inputs are cut; the
-# other cut ones.
+# Up to how many tokens panels are faster than torch's product: whole ones and those of many inputs, others.
 _MOST_PANEL, _MOST_SHORT_PANEL = 192, 160
 # Smaller weights were not measured.
 _LEAST_SIZE = 4096

@@ -58,7 +58,8 @@ def fp8_linear(
     """Return `x @ (weight * scale).T + bias`.
 
     The reference, and some back ends for few tokens, compute with `x` as it is. Others quantize it first:
-    with a scale a token, for block scales one a token and group of 128 inputs, or with `input_scale`.
+    with a scale a token, for block scales one a token and group of 128 inputs, or with `input_scale`. Few
+    tokens may have a scale a token and group whatever the scales of the weight.
 
     Args:
         x_TI: [T, I].
@@ -79,7 +80,7 @@ def fp8_linear(
 
 
 def fp8_quantizes_from(weight_OI: torch.Tensor, weight_scale: torch.Tensor, dtype: torch.dtype) -> int | None:
-    """The fewest tokens that `fp8_linear` quantizes; None: it computes with `x` as it is, or always alone.
+    """The fewest tokens that `fp8_linear` quantizes before its product; None: it never does so.
 
     From there on it pays to let the op before write e4m3 (`rms_norm_fp8`, `gated_activation_fp8`) and to call
     `fp8_product`.
