@@ -86,9 +86,7 @@ class Layers:
             return self._linear(weights, "down", inner_TI)
         room = empty(rows, INNER)
         narrow = self._normed(x_TE, sum_TE)
-        ops.fp8_gated_product(
-            *room, *narrow, weights["gate_up"], self._scales["gate_up"], dtype=torch.bfloat16
-        )
+        ops.gated_activation_fp8(*room, self._product(weights, "gate_up", narrow))
         return self._product(weights, "down", room)
 
     def _attended(self, qkv_TF: torch.Tensor, metadata: ops.AttentionMetadata) -> torch.Tensor:

@@ -430,23 +430,17 @@ def test_fused_quantization_equals_that_of_the_linear_layers(
     model = load_model(resolve(str(narrow)), dtype=torch.float32, device="cpu", **option)
     exact = load_model(resolve(str(wide)), dtype=torch.float32, device="cpu")
     read: list[bool] = []
-    call, gated_into = Matrix.__call__, Matrix.gated_into
+    call = Matrix.__call__
 
     def watched(self, x_TI):
         read.append(isinstance(x_TI, Narrow))
         return call(self, x_TI)
-
-    def watched_gate(self, room, x_TI, activation):
-        if isinstance(x_TI, Narrow):  # others it gives to __call__
-            read.append(True)
-        return gated_into(self, room, x_TI, activation)
 
     def logits(of):
         read.clear()
         return paged_run(of).step({"a": TOKENS})["a"]
 
     monkeypatch.setattr(Matrix, "__call__", watched)
-    monkeypatch.setattr(Matrix, "gated_into", watched_gate)
     with ops.use_backend("fp8_linear", "triton_interpreter"):
         fused, reads = logits(model), list(read)
         monkeypatch.setattr(Matrix, "room", lambda *_: None)

@@ -11,7 +11,6 @@ from llm_kernels.ops.causal_conv import causal_conv1d
 from llm_kernels.ops.decode_inputs import prepare_decode, store_tokens
 from llm_kernels.ops.delta_rule import gated_delta_rule
 from llm_kernels.ops.experts import grouped_linear, moe
-from llm_kernels.ops.fp8_gated import fp8_gated_product
 from llm_kernels.ops.fp8_linear import fp8_linear, fp8_product, fp8_quantizes_from
 from llm_kernels.ops.gated_linear import gated_linear
 from llm_kernels.ops.head_linear import head_linear
@@ -48,7 +47,6 @@ __all__ = [
     "causal_conv1d",
     "describe_backends",
     "draw_tokens",
-    "fp8_gated_product",
     "fp8_linear",
     "fp8_product",
     "fp8_quantizes_from",

@@ -16,7 +16,6 @@ from llm_kernels.ops.causal_conv import CAUSAL_CONV1D
 from llm_kernels.ops.decode_inputs import PREPARE_DECODE, STORE_TOKENS
 from llm_kernels.ops.delta_rule import GATED_DELTA_RULE
 from llm_kernels.ops.experts import GROUPED_LINEAR, MOE
-from llm_kernels.ops.fp8_gated import FP8_GATED_PRODUCT
 from llm_kernels.ops.fp8_linear import FP8_LINEAR, FP8_PRODUCT
 from llm_kernels.ops.gated_linear import GATED_LINEAR
 from llm_kernels.ops.head_linear import HEAD_LINEAR
@@ -54,7 +53,6 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         LINEAR,
         FP8_LINEAR,
         FP8_PRODUCT,
-        FP8_GATED_PRODUCT,
         QUANTIZE_FP8,
         RMS_NORM_FP8,
         GATED_ACTIVATION_FP8,

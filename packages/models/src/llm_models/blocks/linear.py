@@ -46,23 +46,6 @@ class Matrix:
             return gate(self(x_TI), activation)
         return ops.gated_linear(x_TI, self._weight, activation, self._bias, weight_scale=self._scale)
 
-    def gated_into(self, room: Narrow, x_TI: Inputs, activation: Activation) -> None:
-        """As `gated`, quantized, into room for [T, outputs / 2]."""
-        if not isinstance(x_TI, Narrow):
-            ops.gated_activation_fp8(room.values, room.scales, self(x_TI), activation)
-            return
-        ops.fp8_gated_product(
-            room.values,
-            room.scales,
-            x_TI.values,
-            x_TI.scales,
-            self._weight,
-            self._weight_scale,
-            activation,
-            self._bias,
-            dtype=x_TI.dtype,
-        )
-
     def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
         """Where the op before may write so many tokens' inputs quantized; None where that is not wanted.
 
@@ -78,15 +61,10 @@ class Matrix:
         return empty_narrow(tokens, self._weight.shape[1], self._scale, dtype)
 
     def _product(self, x_TI: Narrow) -> Tensor:
-        scale, values_TI, scales_TG = self._weight_scale, x_TI.values, x_TI.scales
-        return ops.fp8_product(values_TI, scales_TG, self._weight, scale, self._bias, dtype=x_TI.dtype)
-
-    @property
-    def _weight_scale(self) -> Tensor:
-        """The weight's scales, which there must be for quantized activations."""
         if self._scale is None:
             raise ValueError("quantized activations for a weight that is not")
-        return self._scale
+        values_TI, scales_TG = x_TI.values, x_TI.scales
+        return ops.fp8_product(values_TI, scales_TG, self._weight, self._scale, self._bias, dtype=x_TI.dtype)
 
 
 class Linear:
@@ -115,12 +93,6 @@ class Linear:
         if self._down is None:
             return self._matrix.gated(x_TI, activation)
         return gate(self(x_TI), activation)
-
-    def gated_into(self, room: Narrow, x_TI: Inputs, activation: Activation) -> None:
-        """As `gated`, quantized, into room for [T, outputs / 2]."""
-        if self._down is None:
-            return self._matrix.gated_into(room, x_TI, activation)
-        return ops.gated_activation_fp8(room.values, room.scales, self(x_TI), activation)
 
     def room(self, tokens: int, dtype: torch.dtype) -> Narrow | None:
         """See `Matrix.room`. An adapter reads what is not quantized."""

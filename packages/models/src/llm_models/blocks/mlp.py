@@ -113,7 +113,7 @@ class RunningMLP:
         """[T, E] to a new tensor [T, E]."""
         room = self._down.room(x_TE.shape[0], x_TE.dtype) if self._is_gate_alone else None
         if room is not None:
-            self._input.gated_into(room, x_TE, self._activation)
+            ops.gated_activation_fp8(room.values, room.scales, self._input(x_TE), self._activation)
             out_TE = self._down(room)
         else:
             inner_TI = self._activated(x_TE)
