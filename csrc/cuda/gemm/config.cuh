@@ -23,28 +23,25 @@ struct Config {
   static constexpr int kRows = 64 * Groups * Blocks;
   static constexpr int kOutRows = Gated ? kRows / 2 : kRows;
 
-  // Two blocks of small tiles share a multiprocessor, also blocks of two kernels that follow each other: one reads its
-  // first weights while the other ends. They have a tile each, and no room beside the ring.
-  static constexpr bool kLight = Groups <= 2 && Blocks == 1 && Tokens <= 128;
   // The warpgroups that multiply come first, then one that copies; where the sums leave no registers for that one, a
   // thread of the first copies.
-  static constexpr bool kFeeds = kLight || (Groups == 3 && Tokens > 192);
+  static constexpr bool kFeeds = Groups == 3 && Tokens > 192;
   static constexpr int kConsumers = 128 * Groups;
   static constexpr int kThreads = kConsumers + (kFeeds ? 0 : 128);
-  static constexpr bool kMovesRegisters = !kFeeds;
+  static constexpr bool kMovesRegisters = Groups > 1 && !kFeeds;
   static constexpr int kProducerRegisters = Groups == 3 ? 32 : 24;
   static constexpr int kConsumerRegisters = Groups == 3 ? 160 : 240;
 
   static constexpr int kWeightBytes = kRows * 128, kTokenBytes = Tokens * 128;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
-  // The way out: each warpgroup has two buffers of `kOutWidth` outputs of `kChunk` tokens; light ones in the ring.
+  // The way out: each warpgroup has two buffers of `kOutWidth` outputs of `kChunk` tokens.
   static constexpr int kOutWidth = Gated ? 32 : 64;
   static constexpr int kChunk = Tokens % 64 == 0 ? 64 : 32;
   static constexpr int kChunkBytes = kChunk * kOutWidth * 2;
-  static constexpr int kStagingBytes = kLight ? 0 : Groups * 2 * kChunkBytes;
+  static constexpr int kStagingBytes = Groups * 2 * kChunkBytes;
   static constexpr int kSpare = 1024 + 256;  // alignment, barriers
   static constexpr int kMostStages = 12;
-  static constexpr int kFitting = ((kLight ? 113 : 227) * 1024 - kSpare - kStagingBytes) / kStageBytes;
+  static constexpr int kFitting = (227 * 1024 - kSpare - kStagingBytes) / kStageBytes;
   static constexpr int kStages = kFitting < kMostStages ? kFitting : kMostStages;
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kBarrierOffset = kRingBytes + kStagingBytes;

@@ -1,7 +1,6 @@
 // The product kernel of many tokens: one thread copies tiles of W and of the tokens into a ring in shared memory by the
-// copy engine, the warpgroups multiply them by wgmma (W is A, the tokens are B). Without a split the blocks of
-// large tiles stay and take them in turns; with one a cluster shares the columns of a tile. Knows nothing of plans and
-// launches.
+// copy engine, the warpgroups multiply them by wgmma (W is A, the tokens are B). Without a split the blocks stay and
+// take tiles in turns; with one a cluster shares the columns of a tile. Knows nothing of plans and launches.
 #pragma once
 
 #include "cuda/gemm/config.cuh"
@@ -73,11 +72,10 @@ __device__ __forceinline__ void consume(const Params& params, const CUtensorMap*
   Ring<Config::kStages> place;
   wait_for_earlier_kernels();
   if (!Config::kSplits || params.split == 1) {
-    const std::uint32_t buffers = ring + (Config::kLight ? 0 : Config::kRingBytes) + group * 2 * Config::kChunkBytes;
+    const std::uint32_t buffers = ring + Config::kRingBytes + group * 2 * Config::kChunkBytes;
     int num_stores = 0;
     for (int at = index; at < params.num_tiles; at += stride) {
       multiply<Config>(params, sum, ring, barriers, place, group, rank, steps, copier);
-      if constexpr (Config::kLight) named_sync(8, Config::kConsumers);  // all have read the ring
       store_tile<Config>(params, out, buffers, sum, tile_of(params, at, tile_place), group, num_stores);
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();
@@ -94,7 +92,7 @@ __device__ __forceinline__ void consume(const Params& params, const CUtensorMap*
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kLight ? 2 : 1)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap tokens,
                 const __grid_constant__ CUtensorMap out, const __grid_constant__ Params params) {
   extern __shared__ std::uint8_t shared[];
@@ -121,10 +119,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kLight ? 2 : 1)
   }
   __syncwarp();
   if (params.pair > 1) {
-    cluster_arrive_relaxed();  // the barriers were made known by a fence of their own
+    cluster_arrive();
     cluster_wait();
+  } else {
+    __syncthreads();
   }
-  __syncthreads();
   if (copies) {
     wait_for_earlier_kernels();
     copier.follow();
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kLight ? 2 : 1)
     if constexpr (Config::kMovesRegisters) take_registers<Config::kConsumerRegisters>();
     consume<Config>(params, &out, data, barriers, index, stride, rank, end - begin, copier);
     if (cluster > 1) {  // the others may still read this block's sums, or arrive at its barriers
-      cluster_arrive_relaxed();
+      cluster_arrive();
       cluster_wait();
     }
   } else {
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kLight ? 2 : 1)
       cluster_wait();
     }
     if (cluster > 1) {
-      cluster_arrive_relaxed();
+      cluster_arrive();
       cluster_wait();
     }
   }

@@ -72,8 +72,7 @@ void launch(const LinearArgs& args, const GemmPlan& plan) {
   const Params params = params_of<Config>(args, plan);
   if (params.split > 1 && !Config::kSplits) throw ArgumentError("split", "the sums of such tiles do not fit");
   cudaLaunchConfig_t config{};
-  const bool stays = params.split == 1 && !Config::kLight;
-  const int clusters = stays ? std::min(params.num_tiles, kMultiprocessors / plan.pair) : params.num_tiles;
+  const int clusters = params.split > 1 ? params.num_tiles : std::min(params.num_tiles, kMultiprocessors / plan.pair);
   const int cluster = params.split * plan.pair;
   config.gridDim = dim3(clusters * cluster);
   config.blockDim = dim3(Config::kThreads);

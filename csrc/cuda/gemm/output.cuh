@@ -151,50 +151,41 @@ __device__ __forceinline__ void lay_down(const float (&sum)[Config::kBlocks][Con
   }
 }
 
-// Finishes this block's share of the tile's tokens, from the sums of all blocks of the cluster, added in their order:
-// blocks `rank % pair`, and so on in steps of `pair`. A thread has several reads of other blocks under way.
+// Four neighbouring rows of one token, added over the parts of I in their order: blocks `first`, `first + pair`, ...
+__device__ __forceinline__ float4 total(const Params& params, const float* mine, int first) {
+  const std::uint32_t at = shared_address(mine);
+  float4 value = read_cluster(at, first);
+#pragma unroll 4
+  for (int part = 1; part < params.split; ++part) {
+    const float4 more = read_cluster(at, first + part * params.pair);
+    value.x += more.x;
+    value.y += more.y;
+    value.z += more.z;
+    value.w += more.w;
+  }
+  return value;
+}
+
+// Finishes this block's share of the tile's tokens, from the sums of all blocks of the cluster.
 template <class Config>
 __device__ __forceinline__ void finish_share(const Params& params, const float* sums, Tile tile, int rank) {
-  constexpr int quads = Config::kOutRows / 4, halves = Config::kGated ? 2 : 1, batch = 8 / halves;
+  constexpr int quads = Config::kOutRows / 4;
   const Epilogue& epilogue = params.epilogue;
   const int first_token = tile.token * Config::kTokens, first_row = tile.out * Config::kOutRows;
   const int num_tokens = min(Config::kTokens, epilogue.num_tokens - first_token);
   const int share = (num_tokens + params.split - 1) / params.split, begin = rank / params.pair * share;
-  const int items = (min(num_tokens, begin + share) - begin) * quads, first_block = rank % params.pair;
-  for (int base = threadIdx.x; base < items; base += batch * Config::kConsumers) {
-    float4 value[batch][halves];
-    for (int part = 0; part < params.split; ++part) {
-      float4 more[batch][halves];
-#pragma unroll
-      for (int i = 0; i < batch; ++i) {
-        const int item = min(base + i * Config::kConsumers, items - 1);
-        const float* mine = sums + (begin + item / quads) * Config::kSumStride + item % quads * 4;
-#pragma unroll
-        for (int half = 0; half < halves; ++half) {
-          more[i][half] =
-              read_cluster(shared_address(mine + half * Config::kOutRows), first_block + part * params.pair);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < batch; ++i) {
-#pragma unroll
-        for (int half = 0; half < halves; ++half) {
-          const float4 last = part == 0 ? float4{0.0f, 0.0f, 0.0f, 0.0f} : value[i][half];
-          const float4 next = more[i][half];
-          value[i][half] = {last.x + next.x, last.y + next.y, last.z + next.z, last.w + next.w};
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      const int item = base + i * Config::kConsumers;
-      const int token = first_token + begin + item / quads, row = first_row + item % quads * 4;
-      if (item >= items || row >= epilogue.num_rows) continue;
-      if constexpr (Config::kGated) {
-        epilogue.store_gated(token, row, value[i][0], value[i][1], epilogue.num_rows);
-      } else {
-        epilogue.store(token, row, value[i][0]);
-      }
+  const int items = (min(num_tokens, begin + share) - begin) * quads;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < items; i += Config::kConsumers) {
+    const int token = begin + i / quads, row = i % quads * 4;
+    if (first_row + row >= epilogue.num_rows) continue;
+    const float* mine = sums + token * Config::kSumStride + row;
+    const float4 value = total(params, mine, rank % params.pair);
+    if constexpr (Config::kGated) {
+      epilogue.store_gated(first_token + token, first_row + row, value, total(params, mine + Config::kOutRows, rank % params.pair),
+                           epilogue.num_rows);
+    } else {
+      epilogue.store(first_token + token, first_row + row, value);
     }
   }
 }

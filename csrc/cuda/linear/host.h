@@ -28,8 +28,6 @@ void allow_shared(Kernel* kernel, std::atomic<std::uint64_t>& done) {
   if (done.load(std::memory_order_relaxed) & bit) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedOfBlock),
              "cudaFuncSetAttribute");
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-             "cudaFuncSetAttribute");
   done.fetch_or(bit, std::memory_order_relaxed);
 }
 
