@@ -6,10 +6,18 @@ Owns the taking and the list of outcomes; knows nothing about what the tests tes
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+
+
+def name_of(node_id: str) -> str:
+    """The same in every process: an id may hold the address of an object."""
+    return _ADDRESS.sub("0x", node_id)
 
 
 class Share:
@@ -34,7 +42,7 @@ class Share:
         """Starts at this process's part of the list, so that neighbours, which are alike, stay together."""
         units: dict[str, list[pytest.Item]] = {}
         for item in items:
-            units.setdefault(str(item.path) if self._by == "file" else item.nodeid, []).append(item)
+            units.setdefault(str(item.path) if self._by == "file" else name_of(item.nodeid), []).append(item)
         names = list(units)
         first = self._worker * len(names) // self._num_workers
         for name in names[first:] + names[:first]:
@@ -46,12 +54,12 @@ class Share:
         """As pytest's own loop, over the tests that are taken."""
         if session.testsfailed or session.config.option.collectonly:
             return None
-        self._note(collected=[item.nodeid for item in session.items])
+        self._note(collected=[name_of(item.nodeid) for item in session.items])
         taken = self._taken(session.items)
         item = next(taken, None)
         while item is not None:
             following = next(taken, None)
-            self._note(test=item.nodeid)
+            self._note(test=name_of(item.nodeid))
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -65,7 +73,11 @@ class Share:
         """Notes an outcome; a skip by a mark comes in the set-up."""
         text = str(report.longrepr)[-2000:] if report.failed else ""
         self._note(
-            test=report.nodeid, when=report.when, outcome=report.outcome, seconds=report.duration, text=text
+            test=name_of(report.nodeid),
+            when=report.when,
+            outcome=report.outcome,
+            seconds=report.duration,
+            text=text,
         )
 
 

@@ -17,6 +17,8 @@ def test_it(n, shared):
         file.write(f"{__name__} {n}\\n")
 @pytest.mark.skip
 def test_skipped(): pass
+@pytest.mark.parametrize("n", [1], ids=[str(object())])
+def test_whose_id_holds_an_address(n): pass
 """
 
 
@@ -39,8 +41,8 @@ def share(tmp_path):
 def test_each_test_runs_once(share, tmp_path, by):
     code, text = share("--by", by, a=GOOD, b=GOOD, c=GOOD)
     assert code == 0, text
-    assert "21 passed, 3 skipped, 0 wrong of 24" in text
-    assert "test_a.py: 7 passed, 1 skipped" in text
+    assert "24 passed, 3 skipped, 0 wrong of 27" in text
+    assert "test_a.py: 8 passed, 1 skipped" in text
     ran = (tmp_path / "ran").read_text().split("\n")[:-1]
     assert len(ran) == len(set(ran)) == 21
 
@@ -59,7 +61,7 @@ def test_a_bad_test_is_named(share, bad, expected):
     code, text = share(*limit, a=GOOD, b=bad)
     assert code == 1
     assert f"{expected}test_b.py::test_bad" in text
-    assert "1 wrong of 9" in text or "not run" in text
+    assert "1 wrong of 10" in text or "not run" in text
 
 
 def test_what_cannot_be_collected_fails(share):
@@ -74,7 +76,7 @@ def test_errors_of_the_sanitizer_count(share, tmp_path):
     sanitizer.chmod(0o755)
     code, text = share("--under", str(sanitizer), a=GOOD)
     assert code == 1
-    assert "7 passed, 1 skipped, 0 wrong of 8, 2 processes with errors of the sanitizer" in text
+    assert "8 passed, 1 skipped, 0 wrong of 9, 2 processes with errors of the sanitizer" in text
     sanitizer.write_text('#!/bin/sh\n"$@"\necho "========= ERROR SUMMARY: 0 errors"\n')
     code, text = share("--under", str(sanitizer), a=GOOD)
     assert code == 0, text
