@@ -249,33 +249,3 @@ def test_bad_options_are_refused(field, given):
     with pytest.raises(InvalidArgument) as caught:
         ops.route_experts(arguments.pop("logits_TN"), **arguments)
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_route_by_linear_is_the_product_and_the_choice(bias):
-    x, router = _randn(TOKENS, HIDDEN), _randn(EXPERTS, HIDDEN, seed=1)
-    router_bias = _randn(EXPERTS, seed=2) if bias else None
-    options = {"top_k": TOP_K, "scoring": "sigmoid", "renormalize": True, "bias": _randn(EXPERTS, seed=3)}
-    logits = x @ router.T if router_bias is None else x @ router.T + router_bias
-    expected_weights, expected_ids = ops.route_experts(logits, **options)
-    for backend in ("torch", "composed"):
-        with ops.use_backend("route_by_linear", backend):
-            weights, ids = ops.route_by_linear(x, router, router_bias, **options)
-        assert torch.equal(ids, expected_ids)
-        torch.testing.assert_close(weights, expected_weights)
-
-
-def test_route_by_linear_refuses_what_does_not_fit():
-    x, router = _randn(3, HIDDEN), _randn(EXPERTS, HIDDEN)
-    with pytest.raises(InvalidArgument, match="x_TE"):
-        ops.route_by_linear(x[0], router, top_k=2)
-    with pytest.raises(InvalidArgument, match="router_NE"):
-        ops.route_by_linear(x, router[:, 1:], top_k=2)
-    with pytest.raises(InvalidArgument, match="router_NE"):
-        ops.route_by_linear(x, router.double(), top_k=2)
-    with pytest.raises(InvalidArgument, match="router_bias_N"):
-        ops.route_by_linear(x, router, _randn(EXPERTS + 1), top_k=2)
-    with pytest.raises(InvalidArgument, match="top_k"):
-        ops.route_by_linear(x, router, top_k=EXPERTS + 1)
-    with pytest.raises(InvalidArgument, match="bias"):
-        ops.route_by_linear(x, router, top_k=2, bias=_randn(EXPERTS + 1))

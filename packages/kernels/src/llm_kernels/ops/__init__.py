@@ -22,7 +22,7 @@ from llm_kernels.ops.norm import fused_add_layer_norm, fused_add_rms_norm, layer
 from llm_kernels.ops.quantize_fp8 import gated_activation_fp8, quantize_fp8, rms_norm_fp8
 from llm_kernels.ops.rg_lru import rg_lru
 from llm_kernels.ops.rope import rotary_embedding
-from llm_kernels.ops.routing import route_by_linear, route_experts
+from llm_kernels.ops.routing import route_experts
 from llm_kernels.ops.sampling import draw_tokens, sample, token_ranks
 from llm_kernels.ops.selective_scan import selective_scan
 from llm_kernels.ops.ssd_scan import ssd_scan
@@ -72,7 +72,6 @@ __all__ = [
     "rms_norm_fp8",
     "rotary_embedding",
     "rotate_write_kv",
-    "route_by_linear",
     "route_experts",
     "sample",
     "selected",

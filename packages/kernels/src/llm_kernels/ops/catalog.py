@@ -27,7 +27,7 @@ from llm_kernels.ops.norm import FUSED_ADD_LAYER_NORM, FUSED_ADD_RMS_NORM, LAYER
 from llm_kernels.ops.quantize_fp8 import GATED_ACTIVATION_FP8, QUANTIZE_FP8, RMS_NORM_FP8
 from llm_kernels.ops.rg_lru import RG_LRU
 from llm_kernels.ops.rope import ROTARY_EMBEDDING
-from llm_kernels.ops.routing import ROUTE_BY_LINEAR, ROUTE_EXPERTS
+from llm_kernels.ops.routing import ROUTE_EXPERTS
 from llm_kernels.ops.sampling import DRAW_TOKENS, FILTER_THRESHOLDS, TOKEN_RANKS
 from llm_kernels.ops.selective_scan import SELECTIVE_SCAN
 from llm_kernels.ops.ssd_scan import SSD_SCAN
@@ -59,7 +59,6 @@ OPS: dict[str, Op[Callable[..., Any]]] = {
         GATED_LINEAR,
         HEAD_LINEAR,
         ROUTE_EXPERTS,
-        ROUTE_BY_LINEAR,
         GROUPED_LINEAR,
         MOE,
         CAUSAL_CONV1D,

@@ -1,4 +1,4 @@
-"""The routing ops: which experts each token goes to, and with what weight."""
+"""The routing op: which experts each token goes to, and with what weight."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import by_row_backend, cuda_backend, torch_backend, triton_backends
-from llm_kernels.errors import InvalidArgument
-from llm_kernels.ops.linear import linear
+from llm_kernels.backends import by_row_backend, torch_backend, triton_backends
 from llm_kernels.reference import routing as reference_routing
-from llm_kernels.registry import FLOATS, PLAIN, Backend, Op
+from llm_kernels.registry import PLAIN, Op
 from llm_kernels.routing_rule import GroupScore, RoutingRule, Scoring
 
 _Route: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor | None, RoutingRule], tuple[torch.Tensor, torch.Tensor]
-]
-_RouteByLinear: TypeAlias = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, RoutingRule],
-    tuple[torch.Tensor, torch.Tensor],
 ]
 
 _MAX_EXPERTS = 1024
@@ -116,101 +110,3 @@ def route_experts(
     features = _SPARSE_MIXER if scoring == "sparsemixer" else PLAIN
     route = ROUTE_EXPERTS.pick(logits_TN.device, logits_TN.dtype, logits_TN.shape[-1], features)
     return route(logits_TN, bias, rule)
-
-
-def composed(
-    x_TE: torch.Tensor,
-    router_NE: torch.Tensor,
-    router_bias_N: torch.Tensor | None,
-    bias_N: torch.Tensor | None,
-    rule: RoutingRule,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The product and the choice as ops of their own, each with its best back end."""
-    logits_TN = linear(x_TE, router_NE, router_bias_N)
-    features = _SPARSE_MIXER if rule.scoring == "sparsemixer" else PLAIN
-    route = ROUTE_EXPERTS.pick(logits_TN.device, logits_TN.dtype, logits_TN.shape[-1], features)
-    return route(logits_TN, bias_N, rule)
-
-
-ROUTE_BY_LINEAR: Op[_RouteByLinear] = Op(
-    "route_by_linear",
-    [
-        torch_backend(reference_routing.route_by_linear),
-        Backend(
-            name="composed",
-            load=lambda: composed,
-            dtypes=FLOATS,
-            priority=5,
-            features=_SPARSE_MIXER,
-            is_batch_invariant=True,  # as the ops that it calls are then
-        ),
-        cuda_backend("routing", "route_by_linear", accepts=lambda _, size: size % 32 == 0),
-    ],
-    default_size=4096,
-)
-
-
-def route_by_linear(
-    x_TE: torch.Tensor,
-    router_NE: torch.Tensor,
-    router_bias_N: torch.Tensor | None = None,
-    *,
-    top_k: int,
-    scoring: Scoring = "softmax",
-    renormalize: bool = False,
-    bias: torch.Tensor | None = None,
-    groups: int | None = None,
-    top_groups: int | None = None,
-    group_score: GroupScore = "top2",
-    scale: float = 1.0,
-    renormalize_eps: float = 1e-20,
-    jitter_eps: float = 0.01,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`route_experts` of the logits `x @ router.T + router_bias`, which are rounded to the dtype of `x`.
-
-    Args:
-        x_TE: [T, E].
-        router_NE: [N, E], dtype of `x`.
-        router_bias_N: [N], dtype of `x`, or None.
-        top_k: This and all that follow: see `route_experts`.
-        scoring: See there.
-        renormalize: See there.
-        bias: See there.
-        groups: See there.
-        top_groups: See there.
-        group_score: See there.
-        scale: See there.
-        renormalize_eps: See there.
-        jitter_eps: See there.
-
-    Returns:
-        Weights float32 [T, top_k] and ids int64 [T, top_k].
-
-    Raises:
-        InvalidArgument: Options, inputs, weights or biases do not fit together.
-    """
-    rule = RoutingRule(
-        top_k=top_k,
-        scoring=scoring,
-        renormalize=renormalize,
-        groups=groups,
-        top_groups=top_groups,
-        group_score=group_score,
-        scale=scale,
-        renormalize_eps=renormalize_eps,
-        jitter_eps=jitter_eps,
-    )
-    if x_TE.ndim != 2:
-        raise InvalidArgument("x_TE", f"expected [T, E], got {list(x_TE.shape)}")
-    if router_NE.ndim != 2 or router_NE.shape[1] != x_TE.shape[1] or router_NE.dtype != x_TE.dtype:
-        found = f"{router_NE.dtype} {list(router_NE.shape)}"
-        raise InvalidArgument("router_NE", f"expected {x_TE.dtype} [N, {x_TE.shape[1]}], got {found}")
-    if router_bias_N is not None and router_bias_N.shape != router_NE.shape[:1]:
-        raise InvalidArgument(
-            "router_bias_N", f"expected [{router_NE.shape[0]}], got {list(router_bias_N.shape)}"
-        )
-    # The logits' shape and device, which the options are checked against.
-    rule.check(x_TE.new_empty(0, router_NE.shape[0]), bias)
-    features = _SPARSE_MIXER if scoring == "sparsemixer" else PLAIN
-    route = ROUTE_BY_LINEAR.pick(x_TE.device, x_TE.dtype, x_TE.shape[1], features)
-    return route(x_TE, router_NE, router_bias_N, bias, rule)

@@ -1,4 +1,4 @@
-"""The choice of experts in torch, in float32; the meaning of `route_experts` and `route_by_linear`."""
+"""The choice of experts in torch, in float32; the meaning of `route_experts`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,6 @@ def route_experts(
     if rule.renormalize:
         weights = weights / (weights.sum(dim=-1, keepdim=True) + rule.renormalize_eps)
     return (weights if rule.scale == 1.0 else weights * rule.scale), ids
-
-
-def route_by_linear(
-    x_TE: torch.Tensor,
-    router_NE: torch.Tensor,
-    router_bias_N: torch.Tensor | None,
-    bias_N: torch.Tensor | None,
-    rule: RoutingRule,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reference of `ops.route_by_linear`: the product in float32, rounded once."""
-    wide_bias = None if router_bias_N is None else router_bias_N.float()
-    logits_TN = F.linear(x_TE.float(), router_NE.float(), wide_bias).to(x_TE.dtype)
-    return route_experts(logits_TN, bias_N, rule)
 
 
 def _scores(logits_TN: torch.Tensor, scoring: str) -> torch.Tensor:
