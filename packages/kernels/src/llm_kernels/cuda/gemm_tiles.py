@@ -119,5 +119,30 @@ _MEASURED: dict[tuple[int, int, bool], tuple[tuple[int, Tiles | None], ...]] = {
         (192, Tiles(3, 1, 192)),
         (224, Tiles(3, 1, 224)),
         (256, Tiles(3, 1, 256)),
+        (480, None),
+        (512, Tiles(3, 1, 256)),
     ),
+    (4096, 12288, False): (
+        (48, None),
+        (64, Tiles(1, 1, 64, split=2)),
+        (128, Tiles(3, 1, 128, split=5)),
+        (160, Tiles(3, 1, 160, split=5)),
+        (192, Tiles(3, 1, 192, split=5)),
+        (224, Tiles(3, 1, 224, split=5)),
+    ),
+    (4096, 4096, False): (
+        (64, None),
+        (96, Tiles(2, 1, 96, split=3)),
+        (128, None),
+        (160, Tiles(2, 1, 160, split=3)),
+    ),
+    # Of more tokens whole rounds of blocks alone: others waste up to a quarter.
+    (6144, 4096, False): (
+        (960, None),
+        (1024, Tiles(3, 1, 256)),
+        (1984, None),
+        (2048, Tiles(3, 1, 256)),
+    ),
+    (1024, 2048, False): ((32, None), (64, Tiles(1, 1, 64, split=4))),
+    (1024, 3072, False): ((64, None), (128, Tiles(1, 1, 128, split=5))),
 }
