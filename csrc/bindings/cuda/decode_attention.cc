@@ -174,16 +174,15 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
                                Optional<TensorView> prefix_lens, Optional<TensorView> partial,
                                Optional<TensorView> partial_state, TensorView parts, TensorView arrivals,
                                std::int64_t num_rows, double scale, double soft_cap, std::int64_t sliding_window,
-                               std::int64_t chunk, int num_blocks, int warps, int stages, int least_tiles) {
+                               std::int64_t chunk, int num_blocks, int least_tiles) {
   guarded([&] {
     kernels::EvenDecodeArgs args{};
     args.call = decode_call(out, query, key_cache, value_cache, key_scale, value_scale, context_lens, block_tables,
                             sinks, num_rows, scale, soft_cap, sliding_window, chunk);
     if (num_rows == 0) return;
-    if (num_blocks < 1 || warps < 1) throw ArgumentError("num_blocks", "must be positive, as must warps");
+    if (num_blocks < 1) throw ArgumentError("num_blocks", "must be positive");
     if (least_tiles < 1) throw ArgumentError("least_tiles", "must be positive");
-    const std::int64_t num_warps = std::int64_t{num_blocks} * warps;
-    if (num_warps < args.call.num_kv_heads) throw ArgumentError("num_blocks", "fewer warps than KV heads");
+    const std::int64_t num_warps = std::int64_t{num_blocks} * kernels::kEvenWarps;
     const int octets = kernels::even_octets(args.call.num_heads / args.call.num_kv_heads);
     check_shape("parts", parts, {num_warps, kernels::even_part_floats(args.call.head_size, octets)});
     check_shape("arrivals", arrivals, {num_warps});
@@ -192,11 +191,9 @@ void decode_attention_even_ffi(TensorView out, TensorView query, TensorView key_
     check_contiguous("parts", parts);
     check_contiguous("arrivals", arrivals);
     args.call.prefix = prefix_parts(prefix_lens, partial, partial_state, num_rows, query);
-    args.call.warps = warps;
     args.parts = data_as<float>(parts);
     args.arrivals = data_as<std::uint32_t>(arrivals);
     args.num_blocks = num_blocks;
-    args.stages = stages;
     args.least_tiles = least_tiles;
     args.num_cache_blocks = key_cache.size(0);
     const DeviceGuard guard(query);

@@ -31,14 +31,8 @@ struct EvenKernel : EvenTile<C, D> {
   using Unit = std::conditional_t<sizeof(C) == 1, __half, T>;
   static constexpr int kOctets = Octets, kStages = Stages;
   static constexpr int kRingBytes = Warps * Stages * EvenTile<C, D>::kStageBytes;
-  static constexpr int kBarrierBytes = Warps * Stages * 8;
-  static constexpr int kSharedBytes = kRingBytes + kBarrierBytes + sizeof(ShareMemory<32 * Warps>);
+  static constexpr int kSharedBytes = kRingBytes + Warps * Stages * 8;
   static constexpr int kPartFloats = even_part_floats(D, Octets);
-  // Blocks side by side on a processor: as many as shared memory holds, and at most 16 warps.
-  static constexpr int kMostWarps = 16 / Octets;
-  static constexpr int kHeld = 233472 / (kSharedBytes + 1024);
-  static constexpr int kBlocks = kHeld * Warps < kMostWarps ? kHeld : kMostWarps / Warps;
-  static_assert(kBlocks >= 1, "a block does not fit");
 };
 
 // Boxes of one tile: [panel][key][bytes of a panel].
@@ -50,36 +44,42 @@ struct EvenMaps {
 // while the device's memory is busy an answer takes as long as several tiles.
 class Next {
  public:
+  Place place;
+
   __device__ Next(const DecodeAttentionArgs& args, const Share& share)
-      : args_(args), place_(share.first), ahead_(share.first), left_(share.count) {
-    entry_ = look_up(ahead_);
-    size_ = min(32, ahead_.tiles - ahead_.tile);
-    look_ahead();
+      : place(share.first), args_(args), left_(share.end - share.begin) {
+    batch_ = Batch{place, min(32, place.tiles - place.tile)};
+    ahead_ = look_up(batch_.begin);
+    turn();
   }
 
   __device__ bool is_there() const { return left_ > 0; }
-  __device__ int first_key() const { return place_.first_key(); }
   // By all lanes of the warp.
   __device__ int block() const { return __shfl_sync(~0u, entry_, at_); }
   __device__ void advance() {
     --left_;
-    ++place_.tile;
-    if (++at_ < size_ || left_ == 0) return;
-    place_ = ahead_;
-    entry_ = entry_ahead_;
-    size_ = min(32, ahead_.tiles - ahead_.tile);
-    at_ = 0;
-    look_ahead();
+    place.advance(args_);
+    if (++at_ == size_ && left_ > 0) turn();
   }
 
  private:
-  // Asks for the batch after the present one, which begins at `ahead_`.
-  __device__ void look_ahead() {
-    ahead_.tile += size_;
-    if (ahead_.tile == ahead_.tiles) ahead_.enter_next(args_);
-    entry_ahead_ = look_up(ahead_);
+  // Tiles of one head whose blocks are looked up together.
+  struct Batch {
+    Place begin;
+    int size;
+  };
+
+  // The batch ahead becomes the present one, and the next one is asked for.
+  __device__ void turn() {
+    entry_ = ahead_;
+    size_ = batch_.size;
+    at_ = 0;
+    Place& begin = batch_.begin;
+    begin.tile += size_ - 1;
+    begin.advance(args_);
+    batch_.size = min(32, begin.tiles - begin.tile);
+    ahead_ = look_up(begin);
   }
-  // The blocks of 32 tiles of a row, one a lane.
   __device__ int look_up(const Place& begin) const {
     const std::int32_t* table = args_.block_tables + begin.row * args_.block_tables_stride;
     const int key = begin.first_key() + threadIdx.x % 32 * kDecodeKeys;
@@ -87,17 +87,20 @@ class Next {
   }
 
   const DecodeAttentionArgs& args_;
-  Place place_, ahead_;
-  int left_, size_, at_ = 0, entry_, entry_ahead_;
+  int left_, size_ = 0, at_ = 0, entry_ = 0, ahead_ = 0;
+  Batch batch_;
 };
 
-// Has the copy engine fetch tiles of a KV head to a warp's ring, one after another.
+// Has the copy engine fetch tiles to a warp's ring, one after another.
 template <class Kernel>
 class Copies {
  public:
-  __device__ Copies(const DecodeAttentionArgs& args, const EvenMaps& maps, const Share& share, int kv_head,
-                    std::uint32_t ring, std::uint32_t barriers)
-      : block_size_(args.block_size), kv_head_(kv_head), maps_(maps), next_(args, share), ring_(ring),
+  __device__ Copies(const EvenDecodeArgs& args, const EvenMaps& maps, const Share& share, std::uint32_t ring,
+                    std::uint32_t barriers)
+      : block_size_(args.call.block_size),
+        maps_(maps),
+        next_(args.call, share),
+        ring_(ring),
         barriers_(barriers) {}
 
   // By all lanes of the warp, which are done with the stage that comes next.
@@ -106,26 +109,27 @@ class Copies {
     const int block = next_.block();
     if (threadIdx.x % 32 == 0) {
       const std::uint32_t stage = ring_ + stage_ * Kernel::kStageBytes, barrier = barriers_ + 8 * stage_;
-      const int offset = next_.first_key() % block_size_;
+      const int offset = next_.place.first_key() % block_size_, head = next_.place.kv_head;
       barrier_expect(barrier, Kernel::kStageBytes);
-      copy(stage, &maps_.key, offset, block, barrier);
-      copy(stage + Kernel::kTileBytes, &maps_.value, offset, block, barrier);
+      copy(stage, &maps_.key, offset, head, block, barrier);
+      copy(stage + Kernel::kTileBytes, &maps_.value, offset, head, block, barrier);
     }
     stage_ = stage_ + 1 == Kernel::kStages ? 0 : stage_ + 1;
     next_.advance();
   }
 
  private:
-  // A tile: 16 keys from `offset` on of a block. It is read once, so it leaves the L2 cache before all else.
-  __device__ void copy(std::uint32_t to, const CUtensorMap* map, int offset, int block, std::uint32_t barrier) const {
+  // A tile: 16 keys from `offset` on of a block and a KV head. It is read once: it leaves the L2 cache before all else.
+  __device__ void copy(std::uint32_t to, const CUtensorMap* map, int offset, int head, int block,
+                       std::uint32_t barrier) const {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
-        "l"(map), "r"(0), "r"(offset), "r"(kv_head_), "r"(block), "r"(barrier), "l"(0x12F0000000000000ull)
+        "l"(map), "r"(0), "r"(offset), "r"(head), "r"(block), "r"(barrier), "l"(0x12F0000000000000ull)
         : "memory");
   }
 
-  const int block_size_, kv_head_;
+  const int block_size_;
   const EvenMaps& maps_;
   Next next_;
   const std::uint32_t ring_, barriers_;

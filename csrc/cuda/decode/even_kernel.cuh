@@ -1,29 +1,13 @@
 // Decode attention whose warps take even shares of all keys, whatever the rows' lengths. Knows no host.
 //
-// Warp w works for KV head w % K and finds its share, the (w / K)-th, by the rows' lengths. What it covers whole goes to the
-// output; of a row that it shares with others it has a part. The warp that begins a row waits for the parts of those after
-// it and adds them up. It waits only for warps of its own block or of blocks before it: they are numbered from the last to
-// the first.
+// Warp w takes the tiles from w * share on and finds them by itself: it adds up the lengths. What it covers whole goes to
+// the output; of a head that it shares with others it has a part. The warp that begins a head waits for the parts of those
+// after it and adds them up. It waits only for warps of its own block or of blocks before it: they are numbered from the
+// last to the first.
 #pragma once
 
 #include "cuda/decode/even_copies.cuh"
 #include "cuda/decode/even_softmax.cuh"
-
-#ifdef LLM_DECODE_TIMES  // clocks of the stages of every warp, and in place 5 its processor
-#define TIME(i)                                                            \
-  do {                                                                     \
-    unsigned long long t;                                                  \
-    unsigned sm;                                                           \
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");        \
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));                        \
-    if (threadIdx.x % 32 == 0) {                                           \
-      args.times[8 * warp + i] = t;                                        \
-      args.times[8 * warp + 5] = sm;                                       \
-    }                                                                      \
-  } while (0)
-#else
-#define TIME(i)
-#endif
 
 namespace llm_kernels::cuda::decode {
 
@@ -45,17 +29,16 @@ __device__ __forceinline__ void await(std::uint32_t* flag) {
 }
 
 template <class T, class C, int D, int Octets, int Warps, int Stages>
-__global__ void __launch_bounds__(32 * Warps, EvenKernel<T, C, D, Octets, Warps, Stages>::kBlocks)
+__global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets))
     even_kernel(const __grid_constant__ EvenDecodeArgs args, const __grid_constant__ EvenMaps maps) {
   using Kernel = EvenKernel<T, C, D, Octets, Warps, Stages>;
   extern __shared__ __align__(1024) unsigned char even_shared[];
   const DecodeAttentionArgs& call = args.call;
-  const int num_warps = gridDim.x * Warps, lane = threadIdx.x % 32, num_kv_heads = call.num_kv_heads;
-  const int warp = num_warps - 1 - (blockIdx.x * Warps + threadIdx.x / 32), kv_head = warp % num_kv_heads;
-  const int group = call.num_heads / num_kv_heads, first_stage = threadIdx.x / 32 * Stages;
-  const std::uint32_t base = shared_address(even_shared), ring = base + first_stage * Kernel::kStageBytes;
-  const std::uint32_t barriers = base + Kernel::kRingBytes + 8 * first_stage;
-  TIME(0);
+  const int num_warps = gridDim.x * Warps, lane = threadIdx.x % 32;
+  const int warp = num_warps - 1 - (blockIdx.x * Warps + threadIdx.x / 32);
+  const int group = call.num_heads / call.num_kv_heads, place_of_warp = threadIdx.x / 32 * Stages;
+  const std::uint32_t base = shared_address(even_shared), ring = base + place_of_warp * Kernel::kStageBytes;
+  const std::uint32_t barriers = base + Kernel::kRingBytes + 8 * place_of_warp;
   if (base % 1024 != 0) __trap();  // the copy engine's swizzle would be another
   if (lane == 0) {
     prefetch_map(&maps.key);
@@ -63,31 +46,32 @@ __global__ void __launch_bounds__(32 * Warps, EvenKernel<T, C, D, Octets, Warps,
     for (int i = 0; i < Stages; ++i) barrier_init(barriers + 8 * i, 1);
     barrier_init_fence();
   }
+  __syncwarp();
 
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  TIME(1);
-  auto& memory = *reinterpret_cast<ShareMemory<32 * Warps>*>(even_shared + Kernel::kRingBytes + Kernel::kBarrierBytes);
-  const Share share =
-      find_share(call, memory, warp / num_kv_heads, max(num_warps / num_kv_heads, 1), args.least_tiles);
-  if (share.count == 0) return;
-  TIME(2);
+  const Share share = find_share(args, warp, num_warps);
+  const int count = share.end - share.begin;
+  if (count == 0) return;
   Place place = share.first;
   EvenSoftmax<Kernel, T, D> softmax;
-  softmax.ask(call, place.row, kv_head, group);
-  Copies<Kernel> copies(call, maps, share, kv_head, ring, barriers);
+  softmax.ask(call, place.row, place.kv_head, group);
+  Copies<Kernel> copies(args, maps, share, ring, barriers);
 #pragma unroll
   for (int i = 0; i + 1 < Stages; ++i) copies.issue();
-  const float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[kv_head];
-  int stage = 0;
+  int stage = 0, first_tile = place.tile;
   unsigned parity = 0;
-  TIME(3);
-  for (int left = share.count; left > 0;) {
-    const bool begins = place.tile == 0;
-    const int tile_end = min(place.tile + left, place.tiles);
-    left -= tile_end - place.tile;
+  for (int left = count; left > 0;) {
+    const int tiles = min(place.tiles - place.tile, left), tile_end = place.tile + tiles;
+    left -= tiles;
     softmax.start();
-    if (left > 0) softmax.ask(call, place.row + 1, kv_head, group);
+    if (left > 0) {
+      Place next = place;
+      next.tile = next.tiles - 1;
+      next.advance(call);
+      softmax.ask(call, next.row, next.kv_head, group);
+    }
+    const float scale = call.key.scale == nullptr ? call.scale : call.scale * call.key.scale[place.kv_head];
     for (; place.tile < tile_end; ++place.tile) {
       barrier_wait(barriers + 8 * stage, parity);
       __syncwarp();  // all lanes are done with the stage of the tile before
@@ -101,23 +85,23 @@ __global__ void __launch_bounds__(32 * Warps, EvenKernel<T, C, D, Octets, Warps,
         parity ^= 1;
       }
     }
-    TIME(7);
     softmax.gather_weights();
-    if (begins) {
+    if (first_tile == 0) {
       int other = warp;
       for (int rest = place.tiles - tile_end; rest > 0; rest -= share.size) {
-        other += num_kv_heads;
-        await(args.arrivals + other);
+        await(args.arrivals + ++other);
         softmax.add(args.parts + std::int64_t{other} * Kernel::kPartFloats, group);
       }
-      softmax.finish(call, place.row, kv_head, group);
+      softmax.finish(call, place.row, place.kv_head, group);
     } else {
       softmax.leave(args.parts + std::int64_t{warp} * Kernel::kPartFloats, group);
       arrive(args.arrivals + warp);
     }
-    if (left > 0) place.enter_next(call);
+    if (left == 0) break;
+    --place.tile;
+    place.advance(call);
+    first_tile = 0;
   }
-  TIME(4);
 }
 
 }  // namespace llm_kernels::cuda::decode

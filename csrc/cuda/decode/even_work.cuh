@@ -1,7 +1,6 @@
-// The work of decode attention in even shares: a KV head's tiles of 16 keys in one line, and a warp's share of them.
+// The work of decode attention in even shares: all tiles of 16 keys in one line, and a warp's share of them.
 //
-// The line goes through the rows, and is the same for every head. Warps that take the same share of neighbouring heads lie
-// side by side, so that what lies together in memory is read together.
+// The line goes through the rows, in a row through its KV heads, in a head through its tiles.
 #pragma once
 
 #include "cuda/decode/decode_kernel.cuh"
@@ -25,65 +24,70 @@ __device__ __forceinline__ int inclusive_sum(int x, int lane) {
   return x;
 }
 
-// A tile of the line.
+// A tile in the line of all work.
 struct Place {
-  int row, tile, tiles;
+  int row, kv_head, tile, tiles;
   KeyRange range;
 
   __device__ void enter(const DecodeAttentionArgs& args, int new_row) {
     row = new_row;
-    tile = 0;
     range = key_range(args, row);
     tiles = tiles_of(range);
   }
-  // The first tile of the next row; after the last one, of this.
-  __device__ void enter_next(const DecodeAttentionArgs& args) { enter(args, min(row + 1, args.num_rows - 1)); }
+  // The next tile. True where it is another head's or row's.
+  __device__ bool advance(const DecodeAttentionArgs& args) {
+    if (++tile < tiles) return false;
+    tile = 0;
+    if (++kv_head < args.num_kv_heads) return true;
+    kv_head = 0;
+    if (row + 1 < args.num_rows) enter(args, row + 1);
+    return true;
+  }
   __device__ int first_key() const { return range.origin + tile * kDecodeKeys; }
 };
 
 // A warp's share of the work.
 struct Share {
-  int count;  // of its tiles
-  int size;   // of all shares but the last ones
+  int begin, end;  // of its tiles
+  int size;        // of every share but the last ones
   Place first;
 };
 
-// Memory that a block of so many threads needs to find its shares.
-template <int Threads>
-struct ShareMemory {
-  int upto[Threads], warps[Threads / 32];
-};
-
-// All threads of a block: each adds up the tiles of a run of rows; then every warp looks for its share.
-template <int Threads>
-__device__ __forceinline__ Share find_share(const DecodeAttentionArgs& call, ShareMemory<Threads>& memory, int index,
-                                            int num_shares, int least) {
-  const int lane = threadIdx.x % 32, run = (call.num_rows + Threads - 1) / Threads;
+// All lanes of a warp find its share: they add up the tiles of the rows, a run of rows each.
+__device__ inline Share find_share(const EvenDecodeArgs& args, int warp, int num_warps) {
+  const DecodeAttentionArgs& call = args.call;
+  const int lane = threadIdx.x % 32, run = (call.num_rows + 31) / 32;
   int mine = 0;
-  for (int i = 0; i < run; ++i) mine += tiles_of(call, threadIdx.x * run + i);
-  int upto = inclusive_sum(mine, lane);
-  if (lane == 31) memory.warps[threadIdx.x / 32] = upto;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < Threads / 32; ++w) upto += w < threadIdx.x / 32 ? memory.warps[w] : 0;
-  memory.upto[threadIdx.x] = upto;
-  __syncthreads();
-  const int total = memory.upto[Threads - 1];
+  for (int i = 0; i < run; ++i) mine += tiles_of(call, lane * run + i);
+  const int upto = inclusive_sum(mine, lane);
+  const int total = __shfl_sync(~0u, upto, 31) * call.num_kv_heads;
+  const int size = max((total + num_warps - 1) / num_warps, args.least_tiles);
   Share share{};
-  share.size = max((total + num_shares - 1) / num_shares, least);
-  const int begin = min(index * share.size, total);
-  share.count = min(share.size, total - begin);
-  if (share.count == 0) return share;
-  int at = 0;  // the first run that reaches beyond `begin`
-#pragma unroll
-  for (int step = Threads / 2; step > 0; step /= 2) at += memory.upto[at + step - 1] <= begin ? step : 0;
-  int before = at > 0 ? memory.upto[at - 1] : 0;
-  share.first.enter(call, at * run);
-  while (before + share.first.tiles <= begin) {
-    before += share.first.tiles;
-    share.first.enter_next(call);
+  share.size = size;
+  share.begin = min(warp * size, total);
+  share.end = min(share.begin + size, total);
+  if (share.begin >= share.end) return share;
+  // The run of rows that holds the first tile, then the row in it. Both in tiles of one head.
+  const int want = share.begin / call.num_kv_heads;
+  const int at_lane = __ffs(__ballot_sync(~0u, upto > want)) - 1;
+  int before = __shfl_sync(~0u, upto - mine, at_lane);
+  int row = at_lane * run;
+  for (int i = 0; i < run; i += 32, row += 32) {
+    const int tiles = i + lane < run ? tiles_of(call, row + lane) : 0;
+    const int sum = inclusive_sum(tiles, lane);
+    const unsigned found = __ballot_sync(~0u, before + sum > want);
+    if (found != 0) {
+      const int at = __ffs(found) - 1;
+      before += __shfl_sync(~0u, sum - tiles, at);
+      row += at;
+      break;
+    }
+    before += __shfl_sync(~0u, sum, 31);
   }
-  share.first.tile = begin - before;
+  share.first.enter(call, row);
+  const int inside = share.begin - before * call.num_kv_heads;
+  share.first.kv_head = inside / share.first.tiles;
+  share.first.tile = inside % share.first.tiles;
   return share;
 }
 

@@ -56,21 +56,19 @@ bool has_decode_attention(int head_size);
 
 cudaError_t decode_attention(const DecodeAttentionArgs& args, cudaStream_t stream);
 
-// The same with even shares of all keys for every warp, whatever the rows' lengths. Of `call` `splits` is not looked at;
-// `warps` are those of a block.
+// The same in even shares of all keys for every warp, whatever the rows' lengths, for bf16 at head size 128. Of `call`
+// `splits` and `warps` are not looked at.
 struct EvenDecodeArgs {
   DecodeAttentionArgs call;
   float* parts;              // [blocks * warps, even_part_floats]
   std::uint32_t* arrivals;   // [blocks * warps], zeros before and after
-  std::int32_t num_blocks;   // with at least a warp a KV head
-  std::int32_t stages;       // tiles of a warp's ring
+  std::int32_t num_blocks;   // of kEvenWarps warps
   std::int32_t least_tiles;  // of a share, from 1
   std::int64_t num_cache_blocks;
-#ifdef LLM_DECODE_TIMES
-  unsigned long long* times;
-#endif
 };
 
+// Warps of a block.
+constexpr int kEvenWarps = 4;
 // Floats of a part: its sums, then maxima and weights; in octets of query heads.
 constexpr int even_part_floats(int head_size, int octets) { return octets * (8 * head_size + 16); }
 constexpr int even_octets(int group) { return group <= 8 ? 1 : 2; }

@@ -15,8 +15,11 @@ from llm_kernels.triton.attention_decode import decode as decode_by_triton
 
 HEAD_SIZES = frozenset({64, 128, 256})
 """Those the kernel is compiled for."""
-_LARGEST_WIDE = 128
+EVEN_HEAD_SIZES = frozenset({128})
+"""Those the kernel of even shares is compiled for."""
 _LEAST_PROGRAMS_OF_EVEN = 265
+_MANY_PROGRAMS_OF_E4M3 = 1024
+_WARPS_OF_EVEN = 4
 _MAX_GROUP = 16
 _OCTET = 8
 _KEYS_OF_A_WARP = 16
@@ -44,15 +47,11 @@ class EvenShare:
     """How a call is shared out evenly among warps, whatever the lengths of its rows.
 
     Attributes:
-        blocks: Of a multiprocessor.
-        warps: Of a block.
-        stages: Tiles of 16 keys in a warp's ring.
+        blocks: Of four warps, of a multiprocessor.
         least_keys: Of a warp's share, a multiple of 16.
     """
 
     blocks: int
-    warps: int
-    stages: int
     least_keys: int
 
 
@@ -98,15 +97,11 @@ def even_share_for(a: Arguments, num_rows: int) -> EvenShare | None:
     Returns:
         None where the kernel does not do the call, or another is quicker.
     """
-    if num_rows * a.keys.shape[2] < _LEAST_PROGRAMS_OF_EVEN or not takes_evenly(a):
+    num_programs = num_rows * a.keys.shape[2]
+    if num_programs < _LEAST_PROGRAMS_OF_EVEN or not takes_evenly(a):
         return None
-    stage_bytes = 2 * _KEYS_OF_A_WARP * a.query.shape[2] * a.keys.element_size()
-    return EvenShare(
-        blocks=2 if stage_bytes <= 4096 and a.group <= _OCTET else 1,
-        warps=8 if stage_bytes <= 8192 else 4,
-        stages=3,
-        least_keys=128,
-    )
+    is_large = a.keys.dtype == _E4M3 and a.group <= _OCTET and num_programs >= _MANY_PROGRAMS_OF_E4M3
+    return EvenShare(blocks=4 if is_large else 2, least_keys=128)
 
 
 def decode(a: Arguments, metadata: AttentionMetadata) -> None:
@@ -146,8 +141,8 @@ def takes(a: Arguments) -> bool:
 
 
 def takes_evenly(a: Arguments) -> bool:
-    """Whether the kernel of even shares does this call: large heads only in groups of up to 8."""
-    return takes(a) and (a.query.shape[2] <= _LARGEST_WIDE or a.group <= _OCTET)
+    """Whether the kernel of even shares does this call: bfloat16 at its head sizes, else as `takes`."""
+    return takes(a) and a.query.dtype == torch.bfloat16 and a.query.shape[2] in EVEN_HEAD_SIZES
 
 
 def decode_rows(a: Arguments, metadata: AttentionMetadata, shape: Shape) -> None:
@@ -202,7 +197,7 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
     """
     device = a.query.device
     num_blocks = share.blocks * num_processors(device)
-    num_warps = num_blocks * share.warps
+    num_warps = num_blocks * _WARPS_OF_EVEN
     prefix_lens, partial, state = _prefix(a, metadata)
     octets = 1 if a.group <= _OCTET else 2
     parts = torch.empty((num_warps, octets * (8 * a.query.shape[2] + 16)), dtype=torch.float32, device=device)
@@ -228,8 +223,6 @@ def decode_evenly(a: Arguments, metadata: AttentionMetadata, share: EvenShare) -
             a.sliding_window or 0,
             a.chunk or 0,
             num_blocks,
-            share.warps,
-            share.stages,
             share.least_keys // _KEYS_OF_A_WARP,
         )
     except ValueError as error:
