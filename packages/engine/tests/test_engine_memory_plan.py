@@ -81,19 +81,8 @@ def test_the_largest_steps_run(worker, seqs, tokens):
     hidden_RE = steps.run_prompts(caches)
     assert hidden_RE.shape == steps.run_decodes(caches).shape == (rows, 32)
     assert hidden_RE.isfinite().all()
-    alone, together = steps.run_decodes(caches), steps.run_shared_decodes(caches)
-    assert together.shape == alone.shape
-    assert together.isfinite().all()
-    assert steps.run_shared_decodes(caches, 2).shape == (2, 32)
     steps.run_draw(hidden_RE)
     assert not any(tensor.any() for cache in caches for tensor in cache)  # nothing was written
-
-
-def test_contexts_of_one_block_share_nothing(worker):
-    model, layout = worker._loaded.model, worker._loaded.info.kv_layout
-    caches = allocate_pool(model.caches, layout, 1, model.dtype, model.device).caches
-    steps = LargestSteps(model, layout, max_num_seqs=3, max_num_batched_tokens=8, max_model_len=16)
-    assert steps.run_shared_decodes(caches) is None
 
 
 def test_a_cpu_s_worker_has_no_plan(worker):

@@ -42,9 +42,7 @@ def measure_memory(model: Model, layout: KVLayout, config: WorkerConfig, *, grap
         max_model_len=longest,
     )
     # First, so that the kernels are loaded and the libraries have their workspaces when "in use" is read.
-    step_bytes = measure_step_bytes(
-        steps, model, layout, shares_prefixes=config.prefix_caching and not config.deterministic
-    )
+    step_bytes = measure_step_bytes(steps, model, layout)
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
