@@ -10,6 +10,8 @@ import json
 import random
 
 import pytest
+import torch
+import transformers
 from engine_tiny_models import KINDS
 from llm_engine import LLM, SamplingParams
 from llm_engine.core.messages import CoreInfo
@@ -17,6 +19,11 @@ from llm_engine.errors import InvalidOption, StartupError
 from llm_engine.options import EngineOptions
 from llm_engine.prompts import TokensPrompt
 from llm_engine.request_builder import RequestBuilder
+from llm_engine.worker.cache_layout import LayoutOptions, choose_layout
+from llm_engine.worker.determinism import check_deterministic
+from llm_engine.worker.errors import InvalidOption as InvalidWorkerOption
+from llm_models import resolve
+from llm_models.fallback.load import load_fallback
 
 OPTIONS = {
     "device": "cpu",
@@ -215,3 +222,21 @@ def test_models_that_cannot_are_refused(tmp_path, config, reason):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(StartupError, match=f"deterministic: cannot be had of this model here: .*{reason}"):
         LLM(str(tmp_path), deterministic=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "RwkvForCausalLM"])
+def test_models_of_transformers_are_refused(tmp_path, name):
+    """Run through the fallback; one of the two turns what is found into an error of its own."""
+    transformers.logging.disable_progress_bar()
+    model = getattr(transformers, name)
+    config = model.config_class(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    model(config).save_pretrained(tmp_path)
+    loaded = load_fallback(resolve(str(tmp_path)), dtype=torch.float32, device="cpu")
+    options = LayoutOptions(
+        dtype=torch.float32, block_size=16, max_tokens=64, prefix_caching=True, state_interval=None
+    )
+    with pytest.raises(InvalidWorkerOption, match=r"deterministic: .*torch's") as error:
+        check_deterministic(loaded, choose_layout(loaded.caches, options))
+    assert error.value.field == "deterministic"

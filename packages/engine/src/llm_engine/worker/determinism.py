@@ -37,5 +37,15 @@ def check_deterministic(model: Model, layout: KVLayout) -> None:
         with torch.inference_mode(), ops.batch_invariant(), check:
             steps.run_prompts(caches)
             model.raw_logits(steps.run_decodes(caches))
-    except (BackendUnavailable, DependsOnBatch) as error:
-        raise InvalidOption("deterministic", f"cannot be had of this model here: {error}") from error
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise InvalidOption("deterministic", f"cannot be had of this model here: {reason}") from error
+
+
+def _reason(error: BaseException | None) -> BaseException | None:
+    """What was found, where a model made another error of it; None: the error is of something else."""
+    while error is not None and not isinstance(error, (BackendUnavailable, DependsOnBatch)):
+        error = error.__cause__ or error.__context__
+    return error
