@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from llm_kernels.cuda.gemm_tiles import SIZES, UNSPLIT_GATED
+from llm_kernels import ops
+from llm_kernels.cuda.gemm_tiles import SIZES, UNSPLIT_GATED, measured
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.reference.gated_linear import gated_linear as reference_gated_linear
 
@@ -125,6 +126,35 @@ def test_chained_products_wait_for_each_other(
         for _ in range(24):
             expected = torch.nn.functional.linear(expected.float(), weight.float()).bfloat16()
         assert relative_error(y, expected) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("tokens", "out_size", "in_size", "gated"),
+    [
+        (200, 24576, 4096, True),
+        (512, 24576, 4096, True),
+        (60, 4096, 12288, False),
+        (190, 4096, 12288, False),
+        (150, 4096, 4096, False),
+        (1024, 6144, 4096, False),
+        (50, 1024, 2048, False),
+        (100, 1024, 3072, False),
+    ],
+)
+def test_the_ops_take_the_tiles_that_were_measured(
+    tokens: int, out_size: int, in_size: int, gated: bool, relative_error: Callable[..., float]
+) -> None:
+    tiles = measured(tokens, out_size, in_size, gated)
+    assert tiles is not None
+    x, weight, bias = _problem(tokens, out_size, in_size)
+    out = ops.gated_linear(x, weight, "silu", bias) if gated else ops.linear(x, weight, bias)
+    numbers = (tiles.groups, tiles.blocks, tiles.tokens, tiles.split, tiles.pair)
+    assert torch.equal(out, _tiled(x, weight, bias, int(gated), numbers))
+    if gated:
+        expected = reference_gated_linear(x.float(), weight.float(), "silu", bias.float(), None)
+    else:
+        expected = x.float() @ weight.float().T + bias.float()
+    assert relative_error(out, expected) < 1.5 * BOUND
 
 
 def test_errors_name_the_field() -> None:
