@@ -270,7 +270,7 @@ class TestBuckets:
 
     @pytest.mark.parametrize(
         ("rows", "bucket"),
-        [(1, 1), (3, 4), (5, 8), (25, 32), (33, 48), (97, 112), (256, 256), (257, None)],
+        [(1, 1), (3, 4), (5, 8), (25, 32), (33, 48), (97, 128), (256, 256), (257, None)],
     )
     def test_choice(self, rows, bucket):
         assert self.SMALL.choose(rows) == bucket
@@ -286,7 +286,7 @@ class TestBuckets:
         chosen = {buckets.choose(rows) for rows in range(1, min(max_rows, 512) + 1)}
         assert chosen == set(buckets.rows)
         assert buckets.rows == sorted(set(buckets.rows))
-        assert len(buckets.rows) < 30
+        assert len(buckets.rows) < 26
 
 
 class TestPolicy:
@@ -301,9 +301,9 @@ class TestPolicy:
         policy.choose(GraphKey(256))
         choices = [policy.choose(GraphKey(100)) for _ in range(200)]
         first = next(index for index, choice in enumerate(choices) if choice.captures)
-        assert first == 63  # the gap: its 112 rows alone would have been worth it no later
+        assert first == 63  # the gap: its 128 rows alone would have been worth it no later
         assert all(choice == (GraphKey(256), False) for choice in choices[:first])
-        assert all(choice == (GraphKey(112), False) for choice in choices[first + 1 :])
+        assert all(choice == (GraphKey(128), False) for choice in choices[first + 1 :])
 
     def test_little_padding_is_borne_for_longer(self):
         policy = CapturePolicy(GraphBuckets(256))
@@ -329,10 +329,10 @@ class TestPolicy:
     def test_sizes_for_the_rows_of_a_long_prompt_step_are_captured_behind_it(self):
         policy = CapturePolicy(GraphBuckets(100), num_parameters=8_000_000_000)
         assert policy.behind_prompts(GraphKey(60), 500) is None
-        found = [policy.behind_prompts(GraphKey(60), 8192) for _ in range(12)]
-        assert [key and key.rows for key in found] == [64, 80, 96, 100, 48, 32, 24, 16, 8, 4, 2, 1]
+        found = [policy.behind_prompts(GraphKey(60), 8192) for _ in range(11)]
+        assert [key and key.rows for key in found] == [64, 96, 100, 48, 32, 24, 16, 8, 4, 2, 1]
         assert policy.behind_prompts(GraphKey(60), 8192) is None
-        assert policy.choose(GraphKey(70)) == (GraphKey(80), False)
+        assert policy.choose(GraphKey(70)) == (GraphKey(96), False)
         other = GraphKey(60, filters=True)
         assert policy.behind_prompts(other, 8192) == other._replace(rows=64)
 
@@ -358,7 +358,7 @@ class TestPolicy:
         for rows, times in ((256, 1), (7, 3), (30, 5), (100, 4)):
             for _ in range(times):
                 policy.choose(GraphKey(rows))
-        policy.failed(GraphKey(112))
+        policy.failed(GraphKey(128))
         assert [policy.most_wanted() for _ in range(3)] == [GraphKey(32), GraphKey(8), None]
         assert policy.choose(GraphKey(7)) == (GraphKey(8), False)
 
