@@ -65,7 +65,7 @@ def time_attention(rows: int, context: int, heads: int, *, prompts: bool) -> Non
     """One step of rows of one length: their last token, or all."""
     width = -(-context // BLOCK_SIZE)
     shape = (rows * width, BLOCK_SIZE, KV_HEADS, HEAD_SIZE)
-    caches = [torch.randn(shape, device="cuda").to(torch.bfloat16) for _ in range(2)]
+    keys, values = (torch.randn(shape, device="cuda").to(torch.bfloat16) for _ in range(2))
     tables = torch.randperm(rows * width, device="cuda").int().view(rows, width)
     queries = context if prompts else 1
     query = torch.randn(rows * queries, heads, HEAD_SIZE, device="cuda").to(torch.bfloat16)
@@ -73,7 +73,7 @@ def time_attention(rows: int, context: int, heads: int, *, prompts: bool) -> Non
     kind = "prompts" if prompts else "decode"
     both(
         f"{kind} {rows} x {context}, {heads} heads",
-        lambda _: ops.paged_attention(out, query, *caches, step, scale=HEAD_SIZE**-0.5),
+        lambda _: ops.paged_attention(out, query, keys, values, step, scale=HEAD_SIZE**-0.5),
         2 if prompts else 8,
     )
 
