@@ -14,6 +14,8 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -145,17 +147,49 @@ def resident_mib(process: int | str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
-def device_used_mib() -> float:
-    """Memory in use on the GPU in MiB, whoever uses it; 0 without one."""
-    import torch
+class DeviceMemory:
+    """Samples the memory of the GPU: what a process holds or, where the driver does not tell, all in use."""
 
-    if not torch.cuda.is_available():
-        return 0.0
-    free, total = torch.cuda.mem_get_info()
-    return float(total - free) / 2**20
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self.misses, self._last = 0, 0.0
+        self.scope = "none"
+        if shutil.which("nvidia-smi") is not None:
+            self.scope = "core"
+            self.mib()
+            if self.misses:
+                self.scope, self.misses = "all processes", 0
+
+    def mib(self) -> float:
+        """In MiB; where the driver gives no answer, the sample before, and a miss is counted."""
+        if self.scope == "none":
+            return 0.0
+        try:
+            used = self._of_process() if self.scope == "core" else self._of_device()
+        except (OSError, ValueError, subprocess.SubprocessError):
+            used = None
+        self.misses += used is None
+        self._last = self._last if used is None else used
+        return self._last
+
+    def _of_process(self) -> float | None:
+        for line in self._ask("--query-compute-apps=pid,used_gpu_memory"):
+            process, _, used = (part.strip() for part in line.partition(","))
+            if process == str(self._process) and used.isdigit():
+                return float(used)
+        return None
+
+    def _of_device(self) -> float:
+        return float(self._ask("--query-gpu=memory.used")[0])
+
+    def _ask(self, query: str) -> list[str]:
+        command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.splitlines()
 
 
-async def watch(engine: "AsyncLLM", soak: Soak, end_s: float, every_s: float) -> None:
+async def watch(engine: "AsyncLLM", memory: DeviceMemory, soak: Soak, end_s: float, every_s: float) -> None:
     """Samples memory and the core's gauges."""
     while time.monotonic() < end_s:
         await asyncio.sleep(every_s)
@@ -167,7 +201,7 @@ async def watch(engine: "AsyncLLM", soak: Soak, end_s: float, every_s: float) ->
             {
                 "core_mib": resident_mib(engine.core_pid),
                 "front_mib": resident_mib("self"),
-                "device_mib": device_used_mib(),
+                "device_mib": await asyncio.to_thread(memory.mib),
                 "running": stats.running,
                 "preemptions": stats.preemptions,
             }
@@ -242,16 +276,18 @@ async def run(arguments: argparse.Namespace) -> int:
     rng = random.Random(arguments.seed)
     shared = [rng.randrange(load.vocab_size) for _ in range(load.max_prompt // 2)]
     soak = Soak()
-    device_used_mib()  # imports torch, whose memory is no growth
+    memory = DeviceMemory(engine.core_pid)
     seconds = 60 * arguments.minutes
     end_s = time.monotonic() + seconds
     clients = [
         client(engine, random.Random(rng.random()), load, shared, soak, end_s)
         for _ in range(arguments.concurrency * 5 // 4)
     ]
-    await asyncio.gather(watch(engine, soak, end_s, max(0.5, seconds / 60)), *clients)
+    await asyncio.gather(watch(engine, memory, soak, end_s, max(0.5, seconds / 60)), *clients)
     stats = await settled(engine, soak)
     check_load(soak, stats, arguments.concurrency)
+    if memory.misses > len(soak.samples) // 4:
+        soak.errors.append(f"{memory.misses} of {len(soak.samples)} samples of the device's memory missed")
     if stats.failed_steps:
         soak.errors.append(f"{stats.failed_steps} steps failed")
     report = {
@@ -264,6 +300,7 @@ async def run(arguments: argparse.Namespace) -> int:
         "eager_steps": stats.eager_steps,
         "seconds": round(time.monotonic() - begin_s, 1),
         "growth": check_flat(soak),
+        "device_mib_is_of": memory.scope,
         "first": soak.samples[0],
         "last": soak.samples[-1],
         "errors": soak.errors[:20],
