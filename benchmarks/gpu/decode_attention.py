@@ -2,12 +2,14 @@
 
 python3 benchmarks/gpu/decode_attention.py --heads 32 --back-ends cuda triton
 python3 benchmarks/gpu/decode_attention.py --cache fp8 --problems 256x540 64x512
+python3 benchmarks/gpu/decode_attention.py --problems 256x100-2048 --shared
 python3 benchmarks/gpu/decode_attention.py --problems --shared 128x2048+100
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 
 import torch
@@ -35,8 +37,9 @@ class Caches:
         """Of the keys and values of so many tokens."""
         return 2 * tokens * self.key[0, 0].numel() * self.key.element_size()
 
-    def rows(self, num_rows: int, context: int, shared: int = 0) -> ops.AttentionMetadata:
-        """Rows of one length on blocks not taken lately; they share the blocks of the first tokens."""
+    def rows(self, lengths: list[int], shared: int = 0) -> ops.AttentionMetadata:
+        """Rows of these lengths on blocks not taken lately; they share the blocks of the first tokens."""
+        num_rows, context = len(lengths), max(lengths)
         width = -(-context // BLOCK_SIZE)
         at = (torch.arange(num_rows * width, device="cuda") + self._next) % NUM_BLOCKS
         self._next += num_rows * width
@@ -45,7 +48,7 @@ class Caches:
         none = torch.empty(0, dtype=torch.int64, device="cuda")
         return ops.AttentionMetadata(
             cu_query_lens=torch.arange(num_rows + 1, dtype=torch.int32, device="cuda"),
-            context_lens=torch.full((num_rows,), context, dtype=torch.int32, device="cuda"),
+            context_lens=torch.tensor(lengths, dtype=torch.int32, device="cuda"),
             block_tables=tables,
             slot_mapping=none,
             positions=none,
@@ -53,6 +56,16 @@ class Caches:
             max_query_len=1,
             max_context_len=context,
         )
+
+
+def lengths_of(problem: str) -> list[int]:
+    """The rows' lengths of "rows x tokens", or of "rows x least-most": prompts and answers as in W1."""
+    rows, tokens = problem.split("x")
+    least, _, most = tokens.partition("-")
+    if not most:
+        return [int(least)] * int(rows)
+    draw, half = random.Random(0), int(most) // 2
+    return [draw.randint(int(least), half) + draw.randint(0, half) for _ in range(int(rows))]
 
 
 def one_group(num_rows: int, shared: int) -> ops.SharedPrefix:
@@ -102,7 +115,8 @@ def main() -> None:
     parser.add_argument("--cache", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--back-ends", nargs="+", default=["cuda", "triton"])
     problems = ["1x512", "1x4096", "1x32768", "4x4096", "4x32768", "16x4096", "64x512", "256x540"]
-    parser.add_argument("--problems", nargs="*", default=problems, help="rows x tokens")
+    problems += ["64x100-2048", "128x100-2048", "256x100-2048"]
+    parser.add_argument("--problems", nargs="*", default=problems, help="rows x tokens, or x least-most")
     parser.add_argument("--shared", nargs="*", default=["128x2048+100"], help="rows x shared + own tokens")
     options = parser.parse_args()
     dtype = torch.float8_e4m3fn if options.cache == "fp8" else torch.bfloat16
@@ -110,15 +124,15 @@ def main() -> None:
     for back_end in options.back_ends:
         with ops.use_backend("paged_attention", back_end):
             for problem in options.problems:
-                rows, context = (int(number) for number in problem.split("x"))
-                read = caches.num_bytes(rows * context)
-                calls = [caches.rows(rows, context) for _ in range(max(2, min(40, 600_000_000 // read)))]
+                lengths = lengths_of(problem)
+                read = caches.num_bytes(sum(lengths))
+                calls = [caches.rows(lengths) for _ in range(max(2, min(40, 600_000_000 // read)))]
                 us = microseconds(caches, options.heads, calls)
                 share = read / us / READ_TB_S / 1e4
                 print(f"{back_end:>7} {problem:>14}: {us:8.1f} us, {share:4.0f} % of {READ_TB_S} TB/s")
             for problem in options.shared:
                 rows, shared, own = (int(number) for number in problem.replace("+", "x").split("x"))
-                calls = [caches.rows(rows, shared + own, shared) for _ in range(2)]
+                calls = [caches.rows([shared + own] * rows, shared) for _ in range(2)]
                 alone = microseconds(caches, options.heads, calls)
                 for metadata in calls:
                     metadata.shared_prefix = one_group(rows, shared)

@@ -67,7 +67,8 @@ class AttentionMetadata:
         shared_prefix: Decode rows that share their first blocks; None: none do, or nobody looked.
         apart: Where the attention of this step is run, so that whoever captures the step can leave it out;
             None: at once.
-        arrivals: Made by the back end that needs them, for all calls on these rows; no two at once.
+        arrivals: Made by the back end that needs them, for all calls on these rows; no two calls at once. One
+            capture alone has calls on these rows: it sets the flags to zero.
     """
 
     cu_query_lens: torch.Tensor
