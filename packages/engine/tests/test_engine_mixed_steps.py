@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from llm_engine.worker.input_batch import HostBatch, fill_mixed
 from llm_engine.worker.mixed_layout import MixedKey, MixedLayout
-from llm_engine.worker.mixed_policy import MixedPolicy, largest_tokens
+from llm_engine.worker.mixed_policy import MixedPolicy, hiding_tokens, largest_tokens
 from llm_engine.worker.slot_params import SlotParams
 
 MAX_TOKENS = 1000
@@ -120,6 +120,17 @@ def test_a_size_is_captured_when_it_comes_again():
     assert choices[0] is None
     assert [choice.captures for choice in choices[1:]] == [True, False, False]
     assert {choice.key for choice in choices[1:]} == {MixedKey(128, 4, 1)}
+
+
+def test_a_size_that_hides_its_capture_is_captured_at_once():
+    assert hiding_tokens(600_000_000) == 6000
+    policy = MixedPolicy(8704, hides_from=6000)
+    first, again = (policy.choose(8192, 3, 1, filters=False) for _ in range(2))
+    assert (first, again) == ((MixedKey(8320, 4, 1), True), (MixedKey(8320, 4, 1), False))
+    # The same size with fewer tokens waits, and is captured by the first step that hides it.
+    assert policy.choose(5000, 0, 1, filters=False) is None
+    assert policy.choose(6100, 0, 1, filters=False) == (MixedKey(6144, 0, 1), True)
+    assert policy.choose(5000, 0, 1, filters=False) == (MixedKey(6144, 0, 1), False)
 
 
 @pytest.mark.parametrize(("lockstep", "runs_padded"), [(False, False), (True, True)])

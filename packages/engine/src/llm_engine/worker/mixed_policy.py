@@ -2,7 +2,8 @@
 
 Only steps that the host could hardly launch as fast as the device runs them: of a large model those of few
 tokens, of a small one all. A size runs unpadded until it came before, then once padded and kernel by kernel,
-then as a graph. As in `capture_policy`, decisions follow from the sequence of steps alone.
+then as a graph; one that keeps the device busy for long is captured when it comes first. As in
+`capture_policy`, decisions follow from the sequence of steps alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _PROMPTS = (1, 4, 16, LARGEST_PROMPTS)
 # Few sizes of the decode rows: each is one more factor of the number of graphs.
 _DECODES = (0, 4, 16, 64, 128, 256, LARGEST_DECODES)
 _PATIENCE = 2
+# Tokens times parameters a second, at some 600 TFLOP/s on an H200.
+_RATE = 3e14
+# A step that takes so long hides most of its launches and of its capture.
+_HIDING_S = 0.012
 # On an H200 a step takes the host some 20 ms to launch, in which the device multiplies a token by so many
 # parameters, at 350 TFLOP/s.
 _TOKENS_TIMES_PARAMETERS = 3.5e12
@@ -37,6 +42,11 @@ def largest_tokens(num_parameters: int) -> int:
     """Most tokens of a step that is worth a graph, for a model of so many parameters."""
     worth = _MARGIN * _TOKENS_TIMES_PARAMETERS / max(num_parameters, 1)
     return min(max(int(worth), LEAST_LARGEST_TOKENS), _TOKENS[-1])
+
+
+def hiding_tokens(num_parameters: int) -> int:
+    """Least tokens of a step that hides its capture, for a model of so many parameters."""
+    return int(_HIDING_S * _RATE / max(num_parameters, 1))
 
 
 class MixedChoice(NamedTuple):
@@ -56,11 +66,20 @@ class MixedPolicy:
 
     Args:
         most_tokens: Steps with more are left alone.
+        hides_from: Steps of so many tokens are captured when their size comes first; None: none are.
         lockstep: Whether other ranks make the same decisions; see `CapturePolicy`.
     """
 
-    def __init__(self, most_tokens: int = LEAST_LARGEST_TOKENS, *, lockstep: bool = False) -> None:
+    def __init__(
+        self,
+        most_tokens: int = LEAST_LARGEST_TOKENS,
+        *,
+        hides_from: int | None = None,
+        lockstep: bool = False,
+    ) -> None:
         self._sizes = [size for size in _TOKENS if size <= most_tokens]
+        self._hides_from = hides_from
+        self._settled: set[MixedKey] = set()
         self._lockstep = lockstep
         self._asked: dict[MixedKey, int] = {}
         self._hopeless: set[MixedKey] = set()
@@ -72,10 +91,14 @@ class MixedPolicy:
         key = self.key(num_tokens, num_decodes, num_prompts, filters=filters)
         if key is None or key in self._hopeless:
             return None
+        if key in self._settled:
+            return MixedChoice(key, captures=False)
         self._asked[key] = self._asked.get(key, 0) + 1
-        if self._asked[key] < _PATIENCE:
+        hides = self._hides_from is not None and num_tokens >= self._hides_from
+        if self._asked[key] < _PATIENCE and not hides:
             return None
-        return MixedChoice(key, captures=self._asked[key] == _PATIENCE)
+        self._settled.add(key)
+        return MixedChoice(key, captures=True)
 
     def key(self, num_tokens: int, num_decodes: int, num_prompts: int, *, filters: bool) -> MixedKey | None:
         """The least sizes that hold a step; None: none do."""

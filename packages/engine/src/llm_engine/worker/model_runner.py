@@ -106,10 +106,12 @@ class ModelRunner:
         update = self._apply_admissions(plan)
         batch = measure(plan, self.tables, self._shared)
         with self._kernels():
+            tried = self._num_tried()
             pending = self._launch_as_graph(plan, batch, update)
             if pending is None:
                 pending = self._launch_eagerly(plan, batch, update)
-            self._capture_behind(plan, batch)
+            if tried == self._num_tried():
+                self._capture_behind(plan, batch)
             return pending
 
     @torch.inference_mode()
@@ -174,13 +176,17 @@ class ModelRunner:
     def _capture_behind(self, plan: StepPlan, batch: HostBatch) -> None:
         """Captures a decode step that will be needed, while the device is busy with prompts.
 
-        At most one a launch: the ring of the steps' words has room for that.
+        At most one a launch: the ring of the steps' words has room for that. None behind a step that was
+        captured itself, which took the host long enough.
         """
         if self._graphs is None or batch.num_decodes == plan.num_rows:
             return
         key = self._graphs.decode_policy.behind_prompts(self._decode_of(plan, batch), batch.num_tokens)
         if key is not None:
             self._graphs.decode.capture_apart(key)
+
+    def _num_tried(self) -> int:
+        return 0 if self._graphs is None else self._graphs.budget.num_tried
 
     def _decode_of(self, plan: StepPlan, batch: HostBatch) -> GraphKey:
         """The kind of the step that decodes a plan's rows, unpadded."""

@@ -21,6 +21,7 @@ from llm_engine.worker.mixed_policy import (
     LARGEST_PROMPTS,
     LEAST_LARGEST_TOKENS,
     MixedPolicy,
+    hiding_tokens,
     largest_tokens,
 )
 from llm_engine.worker.mixed_step import MixedStep
@@ -74,7 +75,9 @@ class RunnerGraphs:
             buckets, num_parameters=0 if lockstep else num_parameters, lockstep=lockstep
         )
         most_tokens = LEAST_LARGEST_TOKENS if lockstep else largest_tokens(num_parameters)
-        self.mixed_policy = MixedPolicy(most_tokens, lockstep=lockstep)
+        self.mixed_policy = MixedPolicy(
+            most_tokens, hides_from=None if lockstep else hiding_tokens(num_parameters), lockstep=lockstep
+        )
         decode = DecodeStep(
             model, caches, tables, group_metadata, most, sampled_vocab_size, apart=capture.apart
         )

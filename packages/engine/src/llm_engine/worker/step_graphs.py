@@ -82,18 +82,20 @@ class GraphBudget:
 
     Attributes:
         num_bytes: Device memory that they took.
+        num_tried: Captures that were begun.
     """
 
     def __init__(self, capture: Capture, memory_bytes: int) -> None:
         self._capture = capture
         self._memory_bytes = memory_bytes
         self._num_failures = 0
-        self.num_bytes = 0
+        self.num_bytes = self.num_tried = 0
 
     def try_capture(self, function: Callable[[], Tensor], what: str) -> Captured | None:
         """Captures a function whose kernels have all run; None where it may not be or cannot be."""
         if self._num_failures >= _MAX_FAILURES or self.num_bytes >= self._memory_bytes:
             return None
+        self.num_tried += 1
         started_s = time.perf_counter()
         try:
             captured = self._capture(function)
