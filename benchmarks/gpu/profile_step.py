@@ -1,8 +1,7 @@
 """Names the kernels of a decode or prefill step, their shares, the gaps: torch's profiler around an engine.
 
 python3 benchmarks/gpu/profile_step.py --shape qwen3-8b --rows 256 64 --prompt 800 --steps 24
-python3 benchmarks/gpu/profile_step.py --shape qwen3-0.6b --rows 2 --prompt 4096 --steps 1    # prefill
-python3 benchmarks/gpu/profile_step.py --shape qwen3-0.6b --workload W1    # all its steps, in ten parts
+python3 benchmarks/gpu/profile_step.py --shape qwen3-0.6b --workload W1 W3    # all their steps, in ten parts
 """
 
 import argparse
