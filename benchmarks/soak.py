@@ -1,7 +1,7 @@
 """Keeps an engine at full load with random arrivals, aborts, preemptions and mixed parameters.
 
 python3 benchmarks/soak.py --shape qwen3-0.6b --minutes 10        # on a GPU
-uv run benchmarks/soak.py --shape tiny --minutes 0.5 --concurrency 16 --max-len 128 --kv-mib 1    # on a CPU
+uv run benchmarks/soak.py --shape tiny --minutes 2 --concurrency 16 --max-len 1024 --kv-mib 2    # on a CPU
 
 It fails (exit code 1) when a request ends with an error or with the wrong number of tokens, when blocks or
 requests are left over, when the cache contradicts itself, when memory grows in the second half, or when it
