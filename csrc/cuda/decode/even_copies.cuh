@@ -40,15 +40,16 @@ struct EvenMaps {
   CUtensorMap key, value;
 };
 
-// Which tile a warp fetches next, and the block of the cache that holds it. Blocks are looked up a batch of 32 tiles ahead:
-// while the device's memory is busy an answer takes as long as several tiles.
+// Which tile a warp fetches next, and the block of the cache that holds it. Blocks are looked up a batch of 32 tiles
+// ahead: while the device's memory is busy an answer takes as long as several tiles.
 class Next {
  public:
   Place place;
 
   __device__ Next(const DecodeAttentionArgs& args, const Share& share)
-      : place(share.first), args_(args), left_(share.end - share.begin) {
+      : place(share.first), args_(args), left_(share.end - share.begin), not_seen_(left_) {
     batch_ = Batch{place, min(32, place.tiles - place.tile)};
+    not_seen_ -= batch_.size;
     ahead_ = look_up(batch_.begin);
     turn();
   }
@@ -57,9 +58,9 @@ class Next {
   // By all lanes of the warp.
   __device__ int block() const { return __shfl_sync(~0u, entry_, at_); }
   __device__ void advance() {
-    --left_;
+    if (--left_ == 0) return;
     place.advance(args_);
-    if (++at_ == size_ && left_ > 0) turn();
+    if (++at_ == size_) turn();
   }
 
  private:
@@ -74,10 +75,12 @@ class Next {
     entry_ = ahead_;
     size_ = batch_.size;
     at_ = 0;
+    if (not_seen_ <= 0) return;
     Place& begin = batch_.begin;
     begin.tile += size_ - 1;
     begin.advance(args_);
     batch_.size = min(32, begin.tiles - begin.tile);
+    not_seen_ -= batch_.size;
     ahead_ = look_up(begin);
   }
   __device__ int look_up(const Place& begin) const {
@@ -87,7 +90,8 @@ class Next {
   }
 
   const DecodeAttentionArgs& args_;
-  int left_, size_ = 0, at_ = 0, entry_ = 0, ahead_ = 0;
+  int left_, not_seen_;  // tiles to fetch; tiles of no batch yet, 0 or less when there are none
+  int size_ = 0, at_ = 0, entry_ = 0, ahead_ = 0;
   Batch batch_;
 };
 
@@ -97,11 +101,7 @@ class Copies {
  public:
   __device__ Copies(const EvenDecodeArgs& args, const EvenMaps& maps, const Share& share, std::uint32_t ring,
                     std::uint32_t barriers)
-      : block_size_(args.call.block_size),
-        maps_(maps),
-        next_(args.call, share),
-        ring_(ring),
-        barriers_(barriers) {}
+      : block_size_(args.call.block_size), maps_(maps), next_(args.call, share), ring_(ring), barriers_(barriers) {}
 
   // By all lanes of the warp, which are done with the stage that comes next.
   __device__ void issue() {

@@ -1,9 +1,9 @@
 // Decode attention whose warps take even shares of all keys, whatever the rows' lengths. Knows no host.
 //
-// Warp w takes the tiles from w * share on and finds them by itself: it adds up the lengths. What it covers whole goes to
-// the output; of a head that it shares with others it has a part. The warp that begins a head waits for the parts of those
-// after it and adds them up. It waits only for warps of its own block or of blocks before it: they are numbered from the
-// last to the first.
+// Warp w takes the tiles from w * share on and finds them by itself: it adds up the lengths. What it covers whole goes
+// to the output; of a head that it shares with others it has a part. The warp that begins a head waits for the parts of
+// those after it and adds them up. It waits only for warps of its own block or of blocks before it: they are numbered
+// from the last to the first.
 #pragma once
 
 #include "cuda/decode/even_copies.cuh"
@@ -26,6 +26,16 @@ __device__ __forceinline__ void await(std::uint32_t* flag) {
     *flag = 0;
   }
   __syncwarp();
+}
+
+// Padding rows, whose outputs are zeros: warp w sees to the rows w, w + num_warps, ...
+template <class T, int D>
+__device__ void clear_padding(const DecodeAttentionArgs& call, int warp, int num_warps) {
+  for (int row = warp; row < call.num_rows; row += num_warps) {
+    if (call.context_lens[row] > 0) continue;
+    T* out = static_cast<T*>(call.out) + row * call.out_stride_row;
+    for (int i = threadIdx.x % 32; i < call.num_heads * D; i += 32) out[i / D * call.out_stride_head + i % D] = T(0.0f);
+  }
 }
 
 template <class T, class C, int D, int Octets, int Warps, int Stages>
@@ -52,6 +62,7 @@ __global__ void __launch_bounds__(32 * Warps, 16 / (Warps * Octets))
   wait_for_earlier_kernels();
   const Share share = find_share(args, warp, num_warps);
   const int count = share.end - share.begin;
+  clear_padding<T, D>(call, warp, num_warps);
   if (count == 0) return;
   Place place = share.first;
   EvenSoftmax<Kernel, T, D> softmax;

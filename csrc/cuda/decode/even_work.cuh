@@ -1,15 +1,16 @@
 // The work of decode attention in even shares: all tiles of 16 keys in one line, and a warp's share of them.
 //
-// The line goes through the rows, in a row through its KV heads, in a head through its tiles.
+// The line goes through the rows, in a row through its KV heads, in a head through its tiles. Padding rows, those
+// without a context, are not in it: a warp that had to pass their heads one by one would end long after the others.
 #pragma once
 
 #include "cuda/decode/decode_kernel.cuh"
 
 namespace llm_kernels::cuda::decode {
 
-// Tiles of a row and KV head; a row without keys has one, so that its zeros are written.
+// Tiles of a row and KV head: none of padding. A row whose keys are all in a shared prefix has one, which finishes it.
 __device__ __forceinline__ int tiles_of(const KeyRange& range) {
-  return max((range.end - range.origin + kDecodeKeys - 1) / kDecodeKeys, 1);
+  return range.end == 0 ? 0 : max((range.end - range.origin + kDecodeKeys - 1) / kDecodeKeys, 1);
 }
 __device__ __forceinline__ int tiles_of(const DecodeAttentionArgs& args, int row) {
   return row < args.num_rows ? tiles_of(key_range(args, row)) : 0;
@@ -40,7 +41,10 @@ struct Place {
     tile = 0;
     if (++kv_head < args.num_kv_heads) return true;
     kv_head = 0;
-    if (row + 1 < args.num_rows) enter(args, row + 1);
+    for (int next = row + 1; next < args.num_rows; ++next) {
+      enter(args, next);
+      if (tiles > 0) break;
+    }
     return true;
   }
   __device__ int first_key() const { return range.origin + tile * kDecodeKeys; }
