@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from llm_engine.worker.input_batch import HostBatch, fill_mixed, spread_rows
+from llm_engine.worker.input_batch import HostBatch, fill_mixed
 from llm_engine.worker.mixed_layout import MixedKey, MixedLayout
 from llm_engine.worker.mixed_policy import MixedPolicy, hiding_tokens, largest_tokens
 from llm_engine.worker.slot_params import SlotParams
@@ -141,14 +141,3 @@ def test_what_failed_runs_unpadded_unless_others_pad(lockstep, runs_padded):
     again = policy.choose(100, 3, 1, filters=False)
     assert (again is not None) == runs_padded
     assert again is None or not again.captures
-
-
-@pytest.mark.parametrize(("rows", "padded"), [(1, 2), (3, 4), (195, 224), (161, 192), (1, 256), (255, 256)])
-def test_padding_lies_evenly_among_the_rows(rows, padded):
-    at = spread_rows(rows, padded)
-    assert len(at) == rows
-    gaps = np.diff([*at, padded])
-    assert at[0] == 0
-    assert gaps.min() >= 1
-    assert gaps.max() - gaps.min() <= 1
-    assert spread_rows(padded, padded) is None

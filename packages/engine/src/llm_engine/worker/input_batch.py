@@ -102,11 +102,10 @@ def fill_decode(
     batch: HostBatch,
     tables: SlotTables,
     params: SlotParams,
-    at: NDArray[np.int64] | None = None,
     *,
     filters: bool,
 ) -> None:
-    """Writes the rows of a plan, all of one token, into a decode step.
+    """Writes the rows of a plan, all of one token, before the padding of a decode step.
 
     Args:
         host: All padding.
@@ -114,35 +113,23 @@ def fill_decode(
         batch: Its lengths.
         tables: The slots' tables.
         params: The slots' parameters.
-        at: Where each row stands in the step; None: before the padding.
         filters: Whether the step heeds top-k, top-p and min-p.
     """
-    slots, lengths = plan.slots, batch.context_lens
-    rows = slice(plan.num_rows) if at is None else at
-    host.slots[rows] = slots
-    host.context_lens[rows] = lengths
-    host.next_positions[rows] = lengths
-    host.seeds[rows] = params.seeds[slots]
-    host.temperature[rows] = params.temperature[slots]
+    num_rows, slots, lengths = plan.num_rows, plan.slots, batch.context_lens
+    host.slots[:num_rows] = slots
+    host.context_lens[:num_rows] = lengths
+    host.next_positions[:num_rows] = lengths
+    host.seeds[:num_rows] = params.seeds[slots]
+    host.temperature[:num_rows] = params.temperature[slots]
     if filters:
-        host.top_p[rows] = params.top_p[slots]
-        host.min_p[rows] = params.min_p[slots]
-        host.top_k[rows] = params.top_k[slots]
-    places = slots * np.int64(tables.max_tokens) + lengths
-    if len(batch.sample_rows) != plan.num_rows:
+        host.top_p[:num_rows] = params.top_p[slots]
+        host.min_p[:num_rows] = params.min_p[slots]
+        host.top_k[:num_rows] = params.top_k[slots]
+    places = host.places[:num_rows]
+    np.multiply(host.slots[:num_rows], tables.max_tokens, out=places)
+    places += lengths
+    if len(batch.sample_rows) != num_rows:
         places[~plan.samples] = -1
-    host.places[rows] = places
-
-
-def spread_rows(num_rows: int, padded_rows: int) -> NDArray[np.int64] | None:
-    """Where rows stand in a step so that its padding lies evenly among them; None: there is none.
-
-    Attention deals its work out in the order of the rows, and a row without keys takes it longer than its
-    keys say: many of them side by side would keep a few of its workers busy when all others are done.
-    """
-    if num_rows == padded_rows:
-        return None
-    return np.arange(num_rows) * padded_rows // num_rows
 
 
 def fill_mixed(

@@ -31,7 +31,6 @@ from llm_engine.worker.input_batch import (
     last_token_arrays,
     measure,
     model_inputs,
-    spread_rows,
     table_arrays,
     update_tables,
 )
@@ -201,16 +200,14 @@ class ModelRunner:
         """A step whose rows all have one token."""
         key = choice.key
         host = graphs.host_arrays(key)
-        # Hidden states are read row by row and prefixes name rows: there the plan's come first.
-        at = spread_rows(plan.num_rows, key.rows) if key.draws and not key.shares else None
-        fill_decode(host, plan, batch, self.tables, self.params, at, filters=key.filters)
+        fill_decode(host, plan, batch, self.tables, self.params, filters=key.filters)
         if batch.prefixes is not None:
             host.prefixes[:] = batch.prefixes.pack(key.rows)
         arrays: dict[str, NDArray[np.generic]] = {}
         if plan.admitted or update.most_per_row > 1:
             arrays = table_arrays(plan, update)
         else:
-            update.spread(self.tables.table_order, host.new_columns, host.new_blocks, at)
+            update.spread(self.tables.table_order, host.new_columns, host.new_blocks)
         sampling = None if key.draws else self._plan_sampling(plan, batch)
         if sampling is not None:
             arrays.update(sampling.arrays)
@@ -218,7 +215,7 @@ class ModelRunner:
         sent = self._prepare(plan, arrays)
         output = self._run(graphs, key, captures=choice.captures)
         if key.draws:
-            pending = self._fetch(plan, batch, output, at)
+            pending = self._fetch(plan, batch, output, None)
         else:
             pending = self._finish(plan, batch, output[: plan.num_rows], sampling, sent)
         graphs.capture_due()

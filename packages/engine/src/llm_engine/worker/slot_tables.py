@@ -62,11 +62,7 @@ class TableUpdate:
         return max((int(growth.counts.max(initial=0)) for growth in self.growths), default=0)
 
     def spread(
-        self,
-        table_order: Sequence[int],
-        columns: NDArray[np.int32],
-        blocks: NDArray[np.int32],
-        at: NDArray[np.int64] | None = None,
+        self, table_order: Sequence[int], columns: NDArray[np.int32], blocks: NDArray[np.int32]
     ) -> None:
         """Writes at most one entry a row to where the rows' own words stand.
 
@@ -74,16 +70,14 @@ class TableUpdate:
             table_order: The KV group of each row of `columns` and `blocks`.
             columns: int32[G, B], gets where a table grows; left alone elsewhere.
             blocks: int32[G, B], gets by which block.
-            at: Where each row stands among B; None: in order from the first.
         """
         if not self.growths:
             return
         ends = list(accumulate(len(growth.rows) for growth in self.growths))
         for table, group in enumerate(table_order):
             growth = self.growths[group]
-            rows = growth.rows if at is None else at[growth.rows]
-            columns[table, rows] = growth.starts
-            blocks[table, rows] = self.values[ends[group] - len(rows) : ends[group]]
+            columns[table, growth.rows] = growth.starts
+            blocks[table, growth.rows] = self.values[ends[group] - len(growth.rows) : ends[group]]
 
 
 @dataclass(frozen=True, slots=True)
