@@ -82,7 +82,7 @@ def most_tokens(weight: torch.Tensor) -> int:
     if weight.dtype != torch.bfloat16:
         return MOST_TOKENS
     out_size, in_size = weight.shape
-    is_large = in_size >= 4096 and out_size >= 16384
+    is_large = in_size >= 4096 and out_size >= 4096
     return MOST_TOKENS if is_large or in_size >= 3 * out_size else 32
 
 
