@@ -17,7 +17,7 @@ layers() { lint-imports; }
 rust() { cargo test --manifest-path rust/Cargo.toml --locked; }
 assets() { python scripts/fetch_test_assets.py; }
 python_tests() {
-    python scripts/share_tests.py "${TEST_PROCESSES:-2}" --by file --slowest 30 packages tests --ignore=tests/packaging
+    python scripts/share_tests.py "${TEST_PROCESSES:-2}" --by file --slowest 30 tests packages --ignore=tests/packaging
 }
 docs() { mkdocs build --quiet --strict; }
 packaging() { pytest tests/packaging; }
