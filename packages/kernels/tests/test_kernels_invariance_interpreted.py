@@ -104,6 +104,21 @@ def test_keys_before_a_window_are_not_read(make_attention_case):
 
 
 @inside
+def test_padding_tokens_read_nothing(make_attention_case):
+    """The row that owns a step's padding tokens has no context; what lies before its table is another's."""
+    case = make_attention_case([(1, 150), (3, 20), (150, 150)], head_size=16)
+    before = case.query.shape[0] - 150
+    with ops.use_backend("paged_attention", "triton_invariant_interpreter"):
+        expected = case.run()
+        case.metadata.context_lens[-1] = 0
+        case.metadata.block_tables[1, 2:] = 1 << 30
+        case.metadata.block_tables[2] = 1 << 30
+        out = case.run()
+    assert torch.equal(out[:before], expected[:before])
+    assert torch.equal(out[before:], torch.zeros_like(out[before:]))
+
+
+@inside
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("tokens", "in_size", "out_size"), [(1, 64, 48), (7, 100, 33), (140, 130, 40)])
 def test_products(relative_error, dtype, tokens, in_size, out_size):

@@ -210,7 +210,8 @@ def attention_kernel(  # noqa: PLR0915 - branches of the compiler
             segment_weight = tl.zeros([BLOCK_M], dtype=tl.float32)
             shared_end = key_begin
             if not (HAS_LOWEST or IS_DECODE):
-                shared_end = (first_position + 1) // BLOCK_N * BLOCK_N
+                # Padding tokens have no context: theirs are positions below 0.
+                shared_end = tl.maximum(first_position + 1, 0) // BLOCK_N * BLOCK_N
                 total, maximum, weight, segment_total, segment_maximum, segment_weight = attend_run(
                     total,
                     maximum,
