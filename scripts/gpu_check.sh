@@ -23,11 +23,11 @@ sanitizer="compute-sanitizer --tool memcheck --kernel-name kns=llm_kernels --err
 shared=(-q -m gpu --timeout 500 -p no:cacheprovider)
 
 tests() {
-    python3 scripts/share_tests.py "${WORKERS:-12}" --seconds "${LIMIT:-3600}" --logs "$out/tests" --slowest 20 \
+    python3 scripts/share_tests.py "${WORKERS:-8}" --seconds "${LIMIT:-3600}" --logs "$out/tests" --slowest 20 \
         packages/kernels/tests "${shared[@]}"
 }
 models() {
-    python3 scripts/share_tests.py "${MODEL_WORKERS:-6}" --seconds "${LIMIT:-3600}" --logs "$out/models" --slowest 20 \
+    python3 scripts/share_tests.py "${MODEL_WORKERS:-3}" --seconds "${LIMIT:-3600}" --logs "$out/models" --slowest 20 \
         packages/models/tests packages/engine/tests "${shared[@]}" \
         --ignore packages/engine/tests/test_engine_memory_gpu.py \
         --ignore packages/engine/tests/test_engine_tensor_parallel_gpu.py
@@ -36,7 +36,7 @@ memcheck() {
     local file family
     for file in packages/kernels/tests/test_kernels_cuda_*_gpu.py; do
         family=$(basename "$file" _gpu.py)
-        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-2}" --seconds "${LIMIT:-3600}" --logs "$out/$family" \
+        python3 scripts/share_tests.py "${MEMCHECK_WORKERS:-1}" --seconds "${LIMIT:-3600}" --logs "$out/$family" \
             --under "$sanitizer" "$file" "${shared[@]}" >"$out/$family.log" 2>&1 || touch "$out/$family.failed" &
     done
     $sanitizer python3 -m pytest packages/kernels/tests/planted_fault.py -p no:cacheprovider >"$out/planted.log" 2>&1

@@ -36,6 +36,31 @@ def test_a_mesh_of_one_does_nothing():
     assert [mesh.rank(axis) for axis in AXES] == [0] * 5
 
 
+class _BrokenDevice:
+    """A worker whose device fails: asking for a step's state raises as well as waiting for it."""
+
+    def __init__(self, mesh):
+        pass
+
+    def execute(self, plan):
+        return self
+
+    def done(self):
+        raise RuntimeError("illegal memory access")
+
+    result = done
+
+
+def test_a_fault_of_the_device_is_told_by_the_result_alone():
+    executor = InProcessExecutor(_BrokenDevice)
+    executor.start()
+    pending = executor.submit(None)
+    assert pending.done()
+    for _ in range(2):
+        with pytest.raises(StepFailed, match="illegal memory access"):
+            pending.result()
+
+
 def test_groups_partition_the_ranks_along_every_axis():
     axes = {"dp": 2, "pp": 3, "cp": 1, "tp": 4, "ep": 1}
     places = [tuple(coordinates(axes, rank).values()) for rank in range(24)]

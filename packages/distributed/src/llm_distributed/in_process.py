@@ -79,7 +79,10 @@ class _Guarded:
         self._pending = pending
 
     def done(self) -> bool:
-        return self._pending.done()
+        try:
+            return self._pending.done()
+        except Exception:  # noqa: BLE001 - a broken device; `result` tells of it
+            return True
 
     def result(self) -> Any:  # noqa: ANN401
         try:
