@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fastapi import FastAPI
 
 from llm_stack_server import http_errors
-from llm_stack_server.auth import ApiKeyMiddleware, checked_keys
+from llm_stack_server.auth import ApiKeyMiddleware
 from llm_stack_server.body_limit import BodyLimitMiddleware
 from llm_stack_server.context import Context
 from llm_stack_server.engine_port import Engine
-from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
 from llm_stack_server.request_id import RequestIdMiddleware
@@ -41,26 +38,7 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, limit_bytes=settings.max_body_bytes)
     app.add_middleware(AdmissionMiddleware, lifecycle=context.lifecycle)
-    app.add_middleware(ApiKeyMiddleware, keys=api_keys(settings))
+    app.add_middleware(ApiKeyMiddleware, keys=context.keys)
     app.add_middleware(HttpMetricsMiddleware, metrics=context.metrics)
     app.add_middleware(RequestIdMiddleware)
     return app
-
-
-def api_keys(settings: ServerSettings) -> list[str]:
-    """The keys of the settings and of their file.
-
-    Raises:
-        StartupError: a key is empty, or the file cannot be read or holds none.
-    """
-    keys = checked_keys(settings.api_key)
-    if settings.api_key_file is None:
-        return keys
-    try:
-        lines = Path(settings.api_key_file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"api_key_file: {error}") from None
-    from_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not from_file:
-        raise StartupError(f"api_key_file: {settings.api_key_file} holds no key")
-    return [*keys, *from_file]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Iterable
-
 from starlette.requests import Request
 
 from llm_stack_server.asgi import App, Receive, Scope, Send
-from llm_stack_server.errors import ApiError, StartupError
+from llm_stack_server.errors import ApiError
 from llm_stack_server.http_errors import error_response
+from llm_stack_server.keys import ApiKey, KeyRing
 
-KEY_STATE = "api_key_digest"
+KEY_STATE = "api_key"
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 
 
@@ -22,19 +19,18 @@ class ApiKeyMiddleware:
     Without keys, all is open.
     """
 
-    def __init__(self, app: App, keys: Iterable[str] = ()) -> None:
+    def __init__(self, app: App, keys: KeyRing) -> None:
         self._app = app
-        # Digests have one length, so the comparison tells nothing of a key's length either.
-        self._digests = [_digest(key.encode()) for key in checked_keys(keys)]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not self._digests:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not len(self._keys):
             await self._app(scope, receive, send)
             return
-        digest = self._digest_given(scope)
-        if digest is not None:
-            scope["state"] = {**scope.get("state", {}), KEY_STATE: digest.hex()}
+        key = self._keys.find((_bearer_token(scope), _header(scope, b"x-api-key")))
+        if key is not None:
+            scope["state"] = {**scope.get("state", {}), KEY_STATE: key}
             await self._app(scope, receive, send)
             return
         error = ApiError(
@@ -46,29 +42,17 @@ class ApiKeyMiddleware:
         )
         await error_response(error, scope["path"])(scope, receive, send)
 
-    def _digest_given(self, scope: Scope) -> bytes | None:
-        """The digest of the key that the request carries; None where it carries none of ours."""
-        given = [_digest(_bearer_token(scope)), _digest(_header(scope, b"x-api-key"))]
-        # Every key, no early exit.
-        matches = [one for one in given for digest in self._digests if hmac.compare_digest(one, digest)]
-        return matches[0] if matches else None
+
+def api_key_of(scope: Scope) -> ApiKey | None:
+    """The key that the request came with; None where the server has no keys."""
+    key: ApiKey | None = scope.get("state", {}).get(KEY_STATE)
+    return key
 
 
 def key_of(request: Request) -> str:
     """The digest of the API key that the request came with; "" where the server has no keys."""
-    return str(getattr(request.state, KEY_STATE, ""))
-
-
-def checked_keys(keys: Iterable[str]) -> list[str]:
-    """The keys, stripped; `StartupError` for an empty one, which would look like protection and be none."""
-    stripped = [key.strip() for key in keys]
-    if not all(stripped):
-        raise StartupError("an API key is empty")
-    return stripped
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+    key = api_key_of(request.scope)
+    return "" if key is None else key.digest.hex()
 
 
 def _bearer_token(scope: Scope) -> bytes:

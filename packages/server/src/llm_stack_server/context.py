@@ -11,6 +11,7 @@ from fastapi import Request
 
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError
+from llm_stack_server.keys import KeyRing
 from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.metrics import Metrics
 from llm_stack_server.output_formats.format import Format
@@ -26,11 +27,13 @@ class Context:
     settings: ServerSettings
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
+    keys: KeyRing = field(init=False)
     responses: ResponseStore = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
     started: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
         self.responses = ResponseStore(
             self.settings.max_stored_responses, self.settings.max_stored_response_bytes
         )

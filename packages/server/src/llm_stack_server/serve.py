@@ -18,6 +18,7 @@ from llm_engine.errors import EngineDead, EngineError
 from llm_stack_server.app import create_app
 from llm_stack_server.context import Context
 from llm_stack_server.engine_port import Engine
+from llm_stack_server.errors import StartupError
 from llm_stack_server.http_protocol import BoundedHeadProtocol
 from llm_stack_server.listening import listen, url_of
 from llm_stack_server.settings import ServerSettings
@@ -91,6 +92,7 @@ class Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
         _say(f"listening on {url_of(self._listener)}, loading {self._options.model}")
         try:
@@ -102,6 +104,19 @@ class Serving:
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    def _reload(self) -> None:
+        """Read the key file again; a wrong one changes nothing."""
+        keys = self._context.keys
+        if not keys.has_file:
+            _say("SIGHUP: there is no key file to read again")
+            return
+        try:
+            keys.reload()
+        except StartupError as error:
+            _say(f"SIGHUP: the keys stay as they were: {error}")
+        else:
+            _say(f"SIGHUP: {len(keys)} keys are valid now")
 
     async def _with_engine(self) -> int:
         engine = await self._start_engine()

@@ -15,7 +15,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 def _option(default: Any, help_text: str, **metadata: object) -> Any:  # noqa: ANN401 -- stands for any field
     """A dataclass field whose metadata the command line turns into a flag."""
-    return field(default=default, metadata={"help": help_text, **metadata})
+    # A secret never stands in a log by way of repr.
+    return field(default=default, repr="secret" not in metadata, metadata={"help": help_text, **metadata})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,14 @@ class ServerSettings:
     host: str = _option("127.0.0.1", "Address to listen on; other machines reach it only if you say so.")
     port: int = _option(8000, "TCP port; 0 takes a free one and prints it.")
     api_key: tuple[str, ...] = _option(
-        (), "Key that clients must send as a bearer token; repeat it for several. Without one, all is open."
+        (),
+        "KEY or NAME KEY that clients must send as a bearer token; sha256:HEX stands for a key by digest. "
+        "Repeat it for several. Without one, all is open.",
+        secret=True,
     )
-    api_key_file: str | None = _option(None, "File with one key a line; lines that begin with # are skipped.")
+    api_key_file: str | None = _option(
+        None, "File with one such key a line; lines that begin with # are skipped. SIGHUP reads it again."
+    )
     served_model_name: tuple[str, ...] = _option(
         (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
     )

@@ -1,0 +1,110 @@
+"""Keys by value and by digest, their names, reading them again, and that they show nowhere (C132, C133)."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+
+import pytest
+from llm_stack_server import keys as keys_module
+from llm_stack_server.errors import StartupError
+from llm_stack_server.keys import KeyRing
+from llm_stack_server.settings import ServerSettings
+
+SECRET = "very-secret-key-42"
+DIGEST = hashlib.sha256(SECRET.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("entry", [SECRET, f"sha256:{DIGEST}", f"sha256:{DIGEST.upper()}"])
+@pytest.mark.parametrize("name", ["", "team-a ", "team-a\t"])
+def test_forms_of_a_key(entry, name):
+    ring = KeyRing([name + entry])
+    found = ring.find([b"", SECRET.encode()])
+    assert found is not None
+    assert found.name == ("team-a" if name else "key1")
+    for wrong in (b"", b"very-secret-key-4", b"very-secret-key-422", DIGEST.encode(), entry[:-1].encode()):
+        assert ring.find([wrong]) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "",
+        "  ",
+        "a b c",
+        "b/d KEY",
+        "x" * 65 + " KEY",
+        "sha256:",
+        f"sha256:{DIGEST[:-1]}",
+        f"sha256:{DIGEST[:-1]}g",
+    ],
+)
+def test_wrong_entries_are_refused_without_being_shown(entry):
+    with pytest.raises(StartupError, match="api_key 2") as caught:
+        KeyRing(["good", entry])
+    assert DIGEST[:20] not in str(caught.value)
+    assert "KEY" not in str(caught.value).replace("KEY or NAME KEY", "")
+
+
+def test_names_are_unique_and_a_key_counts_once():
+    ring = KeyRing(["a KEY", "b KEY", "KEY"])
+    assert len(ring) == 1
+    found = ring.find([b"KEY"])
+    assert found is not None
+    assert found.name == "a"
+    with pytest.raises(StartupError, match="'a' stands for two keys"):
+        KeyRing(["a KEY", "a OTHER"])
+
+
+async def test_reload(make_client, tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"old KEY1\nsha256:{DIGEST}\n")
+    client = make_client(api_key=("fixed",), api_key_file=str(path))
+    ring = client.app.state.context.keys
+
+    async def status(key: str) -> int:
+        return (await client.get("/version", headers={"authorization": f"Bearer {key}"})).status_code
+
+    assert [await status(key) for key in ("fixed", "KEY1", SECRET, "KEY2")] == [200, 200, 200, 401]
+    path.write_text("new KEY2\n")
+    ring.reload()
+    assert [await status(key) for key in ("fixed", "KEY1", SECRET, "KEY2")] == [200, 401, 401, 200]
+    for bad in ("# none\n", "sha256:12\n", None):
+        if bad is None:
+            path.unlink()
+        else:
+            path.write_text(bad)
+        with pytest.raises(StartupError, match="api_key_file"):
+            ring.reload()
+        assert [await status(key) for key in ("fixed", "KEY1", "KEY2")] == [200, 401, 200]
+
+
+async def test_key_shows_nowhere(make_client, engine, caplog):
+    caplog.set_level(logging.DEBUG)
+    client = make_client(api_key=(f"team-a {SECRET}",))
+    headers = {"authorization": f"Bearer {SECRET}"}
+    engine.error = RuntimeError("broken")
+    texts = [repr(ServerSettings(api_key=(SECRET,))), repr(client.app.state.context)]
+    for path in ("/metrics", "/v1/models", "/nothing", "/version"):
+        response = await client.get(path, headers=headers)
+        texts += [response.text, str(response.headers)]
+    response = await client.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+    assert response.status_code == 500
+    texts += [response.text, caplog.text]
+    assert all(SECRET not in text and DIGEST not in text for text in texts)
+
+
+def test_no_comparison_but_the_constant_one():
+    source = inspect.getsource(keys_module.KeyRing.find)
+    assert "compare_digest" in source
+    assert "==" not in source
+
+
+async def test_digests_and_odd_headers_open_nothing(make_client):
+    client = make_client(api_key=(f"sha256:{DIGEST}",))
+    for value in (f"Bearer sha256:{DIGEST}", f"Bearer {DIGEST}", f"bearer  {SECRET}x", "Bearer", "Bearer "):
+        assert (await client.get("/version", headers={"authorization": value})).status_code == 401
+    assert (await client.get("/version", headers={"x-api-key": SECRET})).status_code == 200
+    raw = [(b"x-api-key", b"\xff\x00")]
+    assert (await client.get("/version", headers=raw)).status_code == 401
