@@ -23,8 +23,63 @@ NEUTRAL_FIELDS = frozenset(
     }
 )
 
-# Refused unless null or one of the listed values, which ask for what happens anyway.
+# Extras of other servers, on every route. Refused unless null or one of the listed values, which ask for what
+# happens anyway.
+_OTHER_SERVERS: Mapping[str, tuple[Any, ...]] = {
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "early_stopping": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "detokenize": (True,),
+    "skip_detokenize": (False,),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": (),
+    "ebnf": (),
+    "json_schema": (),
+    "regex": (),
+    "prompt_logprobs": (),
+    "prompt_embeds": (),
+    "input_embeds": (),
+    "return_hidden_states": (False,),
+    "truncate_prompt_tokens": (),
+    "thinking_token_budget": (),
+    "chat_template": (),
+    "documents": ([],),
+    "cache_salt": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "repetition_detection": (),
+    "typical_p": (1, 1.0),
+    "top_a": (0, 0.0),
+    "mirostat": (0,),
+    # Serialized code, and adapters chosen by path.
+    "logits_processors": ([],),
+    "custom_logit_processor": (),
+    "custom_params": (),
+    "lora_path": (),
+    "lora_request": (),
+    # Media beside the messages, and what only the server may know of it.
+    "image_data": (),
+    "audio_data": (),
+    "video_data": (),
+    "multi_modal_data": (),
+    "multi_modal_uuids": (),
+    "mm_hashes": (),
+    "mm_placeholders": (),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "kv_transfer_params": (),
+}
+
+# The same of OpenAI's chat and completions.
 REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
+    **_OTHER_SERVERS,
     "store": (False,),
     "service_tier": ("auto", "default"),
     "response_format": ({"type": "text"},),
@@ -39,36 +94,26 @@ REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     "suffix": ("",),
-    # Well-known extras of other servers.
-    "use_beam_search": (False,),
-    "length_penalty": (1, 1.0),
-    "early_stopping": (False,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "logits_processors": ([],),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "prompt_logprobs": (),
-    "prompt_embeds": (),
-    "truncate_prompt_tokens": (),
-    "thinking_token_budget": (),
-    "chat_template": (),
-    "documents": ([],),
-    "cache_salt": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
-    "repetition_detection": (),
-    "kv_transfer_params": (),
-    "typical_p": (1, 1.0),
-    "top_a": (0, 0.0),
-    "mirostat": (0,),
-    "grammar": (),
-    "json_schema": (),
-    "regex": (),
+}
+
+# Sampling fields of chat, where a route's own API has none: refused unless they ask for what happens anyway.
+_CHAT_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "min_p": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "seed": (),
+    "min_tokens": (0,),
+    "stop": ([],),
+    "stop_token_ids": ([],),
+    "ignore_eos": (False,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "max_completion_tokens": (),
 }
 
 
@@ -99,6 +144,8 @@ def unknown_fields(extra: Mapping[str, Any], *, n: int = 1) -> list[str]:
 # The same of Anthropic's messages.
 _MESSAGES_NEUTRAL = frozenset({"metadata", "betas", "cache_control", "anthropic_version", "user_profile_id"})
 _MESSAGES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
+    **_OTHER_SERVERS,
+    **_CHAT_ONLY,
     "service_tier": ("auto", "standard_only"),
     "mcp_servers": ([],),
     "container": (),
@@ -114,6 +161,9 @@ _RESPONSES_NEUTRAL = frozenset(
     {"user", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "client_metadata"}
 )
 _RESPONSES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
+    **_OTHER_SERVERS,
+    **_CHAT_ONLY,
+    "max_tokens": (),
     "service_tier": ("auto", "default"),
     "conversation": (),
     "prompt": (),
