@@ -14,6 +14,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP, in OpenAI's format",
     "generate": "print the answer to one prompt",
     "chat": "talk to a model",
+    "run-batch": "answer a file of requests, in OpenAI's batch format",
     "bench": "measure throughput, latency, start-up or a running server",
     "plan": "say what a model would take and do on a GPU, without one",
     "models": "list the architectures and how each is served, or check a checkpoint",
@@ -81,4 +82,4 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def _module(name: str) -> Command:
     # A module is its own protocol: it has the two functions of `Command`.
-    return cast("Command", import_module(f"llm_stack_server.cli.{name}"))
+    return cast("Command", import_module(f"llm_stack_server.cli.{name.replace('-', '_')}"))
