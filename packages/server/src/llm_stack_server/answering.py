@@ -8,6 +8,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from llm_stack_server.context import context_of
+from llm_stack_server.deadline import deadline_of, until_deadline
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.generation import Generation
 from llm_stack_server.streaming import DATA_EVENTS, EventStream, Framing, frames
@@ -36,4 +38,9 @@ async def answer(
         body = await until_disconnect(request.receive, whole_answer(view, generation))
         return JSONResponse(body, headers=dict(headers))
     await until_disconnect(request.receive, generation.start())
-    return EventStream(frames(stream_events(view, generation), framing), headers)
+    events = stream_events(view, generation)
+    context = context_of(request)
+    deadline = deadline_of(request)
+    if deadline is not None:
+        events = until_deadline(events, deadline, context.metrics)
+    return EventStream(frames(events, framing), headers)

@@ -8,12 +8,14 @@ from llm_stack_server import http_errors
 from llm_stack_server.auth import ApiKeyMiddleware
 from llm_stack_server.body_limit import BodyLimitMiddleware
 from llm_stack_server.context import Context
+from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
 from llm_stack_server.request_id import RequestIdMiddleware
 from llm_stack_server.routes import chat, completions, health, messages, metrics, models, responses, tokenize
 from llm_stack_server.settings import ServerSettings
+from llm_stack_server.usage_limits import UsageMiddleware
 
 
 def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAPI:
@@ -37,6 +39,8 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     http_errors.install(app)
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, limit_bytes=settings.max_body_bytes)
+    app.add_middleware(UsageMiddleware, limits=context.usage)
+    app.add_middleware(DeadlineMiddleware, metrics=context.metrics, max_s=settings.max_request_s)
     app.add_middleware(AdmissionMiddleware, lifecycle=context.lifecycle)
     app.add_middleware(ApiKeyMiddleware, keys=context.keys)
     app.add_middleware(HttpMetricsMiddleware, metrics=context.metrics)

@@ -11,6 +11,7 @@ from fastapi import Request
 
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError
+from llm_stack_server.fair_queue import QueueLimits
 from llm_stack_server.keys import KeyRing
 from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.metrics import Metrics
@@ -18,6 +19,7 @@ from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
 from llm_stack_server.response_store import ResponseStore
 from llm_stack_server.settings import ServerSettings
+from llm_stack_server.usage_limits import Rates, UsageLimits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,12 +30,24 @@ class Context:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
     keys: KeyRing = field(init=False)
+    usage: UsageLimits = field(init=False)
     responses: ResponseStore = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
     started: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
         self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
+        settings = self.settings
+        self.usage = UsageLimits(
+            QueueLimits(
+                running=settings.max_concurrent_requests,
+                waiting=settings.max_waiting_requests,
+                waiting_tokens=settings.max_waiting_tokens,
+                per_key=settings.max_requests_per_key,
+            ),
+            Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
+            self.metrics,
+        )
         self.responses = ResponseStore(
             self.settings.max_stored_responses, self.settings.max_stored_response_bytes
         )

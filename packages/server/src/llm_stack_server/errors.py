@@ -86,6 +86,47 @@ class Unavailable(ApiError):
         super().__init__(503, message, error_type="server_error", code=code, headers=headers)
 
 
+class Overloaded(ApiError):
+    """429: more than the server, or this client's share of it, can take now."""
+
+    def __init__(self, message: str, *, code: str, retry_after_s: int) -> None:
+        super().__init__(
+            429,
+            f"{message}; retry after {retry_after_s} s",
+            error_type="rate_limit_error",
+            code=code,
+            headers={"retry-after": str(retry_after_s)},
+        )
+
+
+class DeadlineExceeded(ApiError):
+    """504: the request was not done within the time that its client or the server set."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            504,
+            f"the request was not done within {limit_s:g} s and was ended",
+            error_type="timeout_error",
+            code="deadline_exceeded",
+        )
+
+
+class BodyTooSlow(ApiError):
+    """408: the body did not arrive in time."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            408,
+            f"the request body did not arrive within {limit_s:g} s",
+            code="request_timeout",
+            headers={"connection": "close"},
+        )
+
+
+class SlowReader(ServerError):
+    """The client does not read its stream: what is kept for it has reached a limit."""
+
+
 class BodyTooLarge(ApiError):
     """413: the body is larger than the limit."""
 

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from llm_engine.errors import InvalidRequest
 from llm_engine.outputs import RequestDelta
 
 from llm_stack_server.engine_port import Engine
-from llm_stack_server.errors import Unavailable
+from llm_stack_server.errors import InvalidField, Unavailable
 from llm_stack_server.jobs import Job
 from llm_stack_server.merge import merge
 
@@ -46,6 +47,39 @@ class Observer(Protocol):
         ...
 
 
+class Admission(Protocol):
+    """Who lets the generation in, and counts what it takes."""
+
+    async def enter(self, size: int, num_tokens: int) -> None:
+        """Wait for a place for ``size`` sequences over prompts of ``num_tokens`` in all.
+
+        Raises:
+            Overloaded: there is none, and nothing is held.
+        """
+        ...
+
+    def spend(self, num_tokens: int) -> None:
+        """So many tokens were generated."""
+        ...
+
+    def leave(self) -> None:
+        """Give the place back. Called exactly once after `enter` returned."""
+        ...
+
+
+class Unlimited:
+    """Lets all in."""
+
+    async def enter(self, size: int, num_tokens: int) -> None:
+        """Do nothing."""
+
+    def spend(self, num_tokens: int) -> None:
+        """Do nothing."""
+
+    def leave(self) -> None:
+        """Do nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
     """A delta of the engine with its place in the answer.
@@ -71,6 +105,8 @@ class Generation:
     observer: Observer
     priority: int = 0
     usage: Usage = field(default_factory=Usage)
+    grammar_field: str = "response_format"  # where the client said what the answer must look like
+    admission: Admission = field(default_factory=Unlimited)
     _events: AsyncGenerator[ChoiceDelta, None] | None = None
     _first: ChoiceDelta | None = None
 
@@ -106,8 +142,12 @@ class Generation:
     async def _run(self) -> AsyncGenerator[ChoiceDelta, None]:
         outcome = "abort"
         seen: set[int] = set()
-        merged = merge([self._submit(index, job) for index, job in enumerate(self.jobs)])
+        is_in = False
+        merged: AsyncGenerator[tuple[int, RequestDelta], None] | None = None
         try:
+            await self.admission.enter(self.num_choices, sum(len(job.prompt.token_ids) for job in self.jobs))
+            is_in = True
+            merged = merge([self._submit(index, job) for index, job in enumerate(self.jobs)])
             async for index, delta in merged:
                 event = ChoiceDelta(index * self.jobs[index].params.n + delta.index, index, delta)
                 self._count(event, seen)
@@ -116,6 +156,11 @@ class Generation:
                 outcome_of_choice = delta.finish_reason
                 yield event
                 outcome = outcome_of_choice or outcome
+        except InvalidRequest as error:
+            outcome = "error"
+            if error.field != "grammar":
+                raise
+            raise InvalidField(self.grammar_field, f"{self.grammar_field}: {error.message}") from None
         except Exception:
             outcome = "error"
             raise
@@ -123,7 +168,12 @@ class Generation:
             outcome = "abort"
             raise
         finally:
-            await merged.aclose()
+            try:
+                if merged is not None:
+                    await merged.aclose()
+            finally:
+                if is_in:
+                    self.admission.leave()
             self.observer.finished(outcome, self.usage)
 
     def _submit(self, index: int, job: Job) -> AsyncIterator[RequestDelta]:
@@ -142,3 +192,4 @@ class Generation:
         self.usage.completion_tokens += new_tokens
         if new_tokens:
             self.observer.tokens(event.choice, new_tokens)
+            self.admission.spend(new_tokens)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from llm_engine.stats import EngineStats
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -115,6 +115,12 @@ class Metrics:
         self.http_requests = self._count("http_requests", "HTTP requests.", "method", "route", "status")
         self.requests = self._count("requests", "Generation requests that ended.", "route", "outcome")
         self.ignored_fields = self._count("ignored_fields", "Unknown body fields that were ignored.", "route")
+        self.refused = self._count("requests_refused", "Requests refused for overload, by reason.", "reason")
+        self.cut_off = self._count("requests_cut_off", "Requests ended by a limit, by reason.", "reason")
+        self.key_requests = self._count("key_requests", "Requests let in, by the name of their key.", "key")
+        self.key_tokens = self._count(
+            "key_tokens", "Tokens by the name of the key and kind: prompt or output.", "key", "kind"
+        )
         self.ttft = self._seconds("time_to_first_token_seconds", "From a checked request to its first token.")
         self.itl = self._seconds("inter_token_latency_seconds", "Between two tokens of a choice.")
         self.e2e = self._seconds("request_latency_seconds", "From a checked request to its end.")
@@ -125,6 +131,10 @@ class Metrics:
         """The exposition text and its content type, in the format that ``accept`` asks for."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
+
+    def show(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show as a gauge what ``read`` gives whenever metrics are asked for."""
+        Gauge(f"{PREFIX}_{name}", text, registry=self.registry).set_function(read)
 
     def meter(self, route: str) -> RequestMeter:
         """Start the clock of one generation request."""

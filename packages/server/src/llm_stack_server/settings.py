@@ -10,6 +10,17 @@ from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES
 from llm_stack_server.errors import StartupError
 from llm_stack_server.output_formats.formats import FORMAT_NAMES
 
+_NOT_NEGATIVE = (
+    "max_stored_responses",
+    "max_stored_response_bytes",
+    "max_concurrent_requests",
+    "max_waiting_requests",
+    "max_waiting_tokens",
+    "max_requests_per_key",
+    "requests_per_minute",
+    "tokens_per_minute",
+)
+_SECONDS = ("drain_timeout_s", "max_request_s")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -47,6 +58,21 @@ class ServerSettings:
         1000, "Answers of /v1/responses kept in memory for reading, continuing and cancelling; 0 keeps none."
     )
     max_stored_response_bytes: int = _option(256 * 2**20, "Memory that these may take, as JSON.")
+    max_concurrent_requests: int = _option(
+        0, "Sequences that run at once; more wait, and keys with few running go first. 0: the engine decides."
+    )
+    max_waiting_requests: int = _option(1024, "Calls that may wait for that; more get 429. 0: no limit.")
+    max_waiting_tokens: int = _option(0, "Prompt tokens of the calls that wait; more get 429. 0: no limit.")
+    max_requests_per_key: int = _option(
+        0, "Sequences of one key, running and waiting; more get 429. 0: no limit."
+    )
+    requests_per_minute: int = _option(0, "Requests of one key a minute; more get 429. 0: no limit.")
+    tokens_per_minute: int = _option(
+        0, "Prompt and output tokens of one key a minute; more get 429. 0: no limit."
+    )
+    max_request_s: float = _option(
+        0.0, "Seconds that a request may take; clients may set less in the header x-timeout-s. 0: no limit."
+    )
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
     access_log: bool = _option(False, "Log every HTTP request.")
@@ -63,13 +89,13 @@ class ServerSettings:
             )
         if self.max_body_bytes < 1024:
             raise StartupError(f"max_body_bytes: must be at least 1024, got {self.max_body_bytes}")
-        for name in ("max_stored_responses", "max_stored_response_bytes"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise StartupError(f"{name}: must not be negative, got {getattr(self, name)}")
-        if not (math.isfinite(self.drain_timeout_s) and self.drain_timeout_s >= 0):
-            raise StartupError(
-                f"drain_timeout_s: must be a finite number from 0 up, got {self.drain_timeout_s}"
-            )
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise StartupError(f"{name}: must be a finite number from 0 up, got {value}")
         if self.log_level not in LOG_LEVELS:
             raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
         if not all(self.served_model_name):

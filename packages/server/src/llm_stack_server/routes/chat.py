@@ -19,6 +19,7 @@ from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.chat import ChatRequest
 from llm_stack_server.tool_use import ToolUse, tool_use
+from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.chat import ChatView
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Envelope
@@ -58,7 +59,13 @@ async def chat_completions(request: Request) -> Response:
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
     generation = Generation(
-        engine, answer_id, [job], context.metrics.meter(PATH), body.priority or 0, usage=usage
+        engine,
+        answer_id,
+        [job],
+        context.metrics.meter(PATH),
+        body.priority or 0,
+        usage=usage,
+        admission=permit_of(request),
     )
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
 

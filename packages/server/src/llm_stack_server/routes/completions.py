@@ -16,6 +16,7 @@ from llm_stack_server.params import check_stream_options, completion_params
 from llm_stack_server.prompts import Prompt, completion_prompts
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.completion import CompletionRequest
+from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.completion import CompletionView, EchoPrompt
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Envelope
@@ -44,7 +45,14 @@ async def completions(request: Request) -> Response:
     ]
     jobs = checked_jobs(engine, pairs)
     answer_id = f"cmpl-{uuid.uuid4().hex}"
-    generation = Generation(engine, answer_id, jobs, context.metrics.meter(PATH), body.priority or 0)
+    generation = Generation(
+        engine,
+        answer_id,
+        jobs,
+        context.metrics.meter(PATH),
+        body.priority or 0,
+        admission=permit_of(request),
+    )
     envelope = Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint())
     view = _view(engine, body, jobs, envelope)
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))

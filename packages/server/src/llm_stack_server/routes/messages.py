@@ -26,6 +26,7 @@ from llm_stack_server.schemas.messages import MessagesPrompt, MessagesRequest
 from llm_stack_server.schemas.tools import NamedFunction, NamedToolChoice, ToolChoice
 from llm_stack_server.streaming import NAMED_EVENTS
 from llm_stack_server.tool_use import ToolUse, tool_use
+from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.messages import MessagesView
 
 router = APIRouter()
@@ -53,7 +54,14 @@ async def messages(request: Request) -> Response:
     message_id = f"msg_{uuid.uuid4().hex}"
     usage = Usage()
     view = MessagesView(message_id, model, choice_reader(output_format, use, prompt, usage), usage)
-    generation = Generation(engine, message_id, [job], context.metrics.meter(PATH), usage=usage)
+    generation = Generation(
+        engine,
+        message_id,
+        [job],
+        context.metrics.meter(PATH),
+        usage=usage,
+        admission=permit_of(request),
+    )
     return await answer(
         request,
         generation,

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from llm_stack_server.auth import key_of
 from llm_stack_server.context import Context, context_of
+from llm_stack_server.deadline import Deadline, deadline_of, until_deadline
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
@@ -32,6 +33,7 @@ from llm_stack_server.schemas.known_fields import unknown_responses_fields
 from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
 from llm_stack_server.streaming import EVENTS_WITHOUT_END, EventStream, frames
 from llm_stack_server.tool_use import ToolUse, tool_use
+from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.responses import ResponsesView
 from llm_stack_server.views.tokens import TokenTexts
 from llm_stack_server.views.view import Event, stream_events, whole_answer
@@ -51,6 +53,7 @@ class _Work:
     items: list[Item]
     owner: str
     stores: bool
+    deadline: Deadline | None
 
 
 @router.post(PATH)
@@ -61,7 +64,7 @@ async def create(request: Request) -> Response:
     body = await read_body(request, ResponsesRequest)
     ignored = safe_names(unknown_responses_fields(body.model_extra or {}))
     context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
-    work = await _work(context, engine, body, key_of(request))
+    work = await _work(context, engine, body, request)
     headers = ignored_header(ignored)
     if body.background:
         return JSONResponse(_start_in_background(context, work), headers=headers)
@@ -120,8 +123,9 @@ def _stored(request: Request, response_id: str) -> StoredResponse:
 # Creating
 
 
-async def _work(context: Context, engine: Engine, body: ResponsesRequest, owner: str) -> _Work:
+async def _work(context: Context, engine: Engine, body: ResponsesRequest, request: Request) -> _Work:
     _check_supported(body)
+    owner = key_of(request)
     stores = body.store is not False and context.settings.max_stored_responses > 0
     if body.background and not stores:
         raise InvalidField("background", "background: a response in the background must be stored")
@@ -144,8 +148,15 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, owner:
         TokenTexts(engine),
         logprobs=params.logprobs is not None,
     )
-    generation = Generation(engine, response_id, [job], context.metrics.meter(PATH), usage=usage)
-    return _Work(view, generation, items, owner, stores)
+    generation = Generation(
+        engine,
+        response_id,
+        [job],
+        context.metrics.meter(PATH),
+        usage=usage,
+        admission=permit_of(request),
+    )
+    return _Work(view, generation, items, owner, stores, deadline_of(request))
 
 
 def _check_supported(body: ResponsesRequest) -> None:
@@ -245,6 +256,8 @@ def _shown_choice(body: ResponsesRequest) -> object:
 async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
     """The events of a stream. An error after the first is the event that ends it."""
     events = stream_events(work.view, work.generation)
+    if work.deadline is not None:
+        events = until_deadline(events, work.deadline, context.metrics)
     try:
         async for event in events:
             yield event
