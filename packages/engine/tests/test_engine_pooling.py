@@ -159,7 +159,7 @@ def test_long_texts_are_refused_or_cut_between_the_special_tokens(bert):
     long = "the cat eats food " * 5
     with pytest.raises(ContextLengthExceeded, match="22 tokens; the model takes at most 16") as caught:
         llm.embed(["cat", long], progress=False)
-    assert caught.value.field == "texts"
+    assert caught.value.field == "texts[1]"
     (cut,) = llm.embed(long, truncate=6, progress=False)
     (same,) = llm.embed("the cat eats food", progress=False)
     assert cut.num_prompt_tokens == 6

@@ -22,12 +22,15 @@ from llm_engine.stats import EngineStats
 
 if TYPE_CHECKING:
     from llm_engine.async_llm import AsyncLLM
+    from llm_engine.async_pooling import AsyncPoolingLLM
+    from llm_engine.async_start import start_engine
     from llm_engine.llm import LLM
     from llm_engine.prompts import TokensPrompt
 
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "AsyncPoolingLLM",
     "ClassificationOutput",
     "CompletionOutput",
     "ContextLengthExceeded",
@@ -50,9 +53,16 @@ __all__ = [
     "TokenLogprobs",
     "TokensPrompt",
     "UnsupportedTask",
+    "start_engine",
 ]
 
-_LAZY = {"LLM": "llm_engine.llm", "AsyncLLM": "llm_engine.async_llm", "TokensPrompt": "llm_engine.prompts"}
+_LAZY = {
+    "LLM": "llm_engine.llm",
+    "AsyncLLM": "llm_engine.async_llm",
+    "AsyncPoolingLLM": "llm_engine.async_pooling",
+    "TokensPrompt": "llm_engine.prompts",
+    "start_engine": "llm_engine.async_start",
+}
 
 
 def __getattr__(name: str) -> object:

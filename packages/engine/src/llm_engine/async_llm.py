@@ -14,7 +14,8 @@ from typing import Self, TypeVar
 
 from llm_tokenizer import Tokenizer
 
-from llm_engine.core.messages import Abort, CoreInfo, ModelFound, StatsReply, StatsRequest, StepOutputs
+from llm_engine.core.connected import ConnectedCore, connect_core
+from llm_engine.core.messages import Abort, CoreInfo, StatsReply, StatsRequest, StepOutputs
 from llm_engine.core.process_client import ProcessClient
 from llm_engine.errors import EngineBusy, EngineDead, EngineError, InvalidRequest, StartupError
 from llm_engine.live_requests import LiveRequest
@@ -31,13 +32,6 @@ from llm_engine.stats import EngineStats
 _LOG = logging.getLogger(__name__)
 _ENCODE_THREADS = 4
 _T = TypeVar("_T")
-
-
-def _ready_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer and let it prepare its fast path, so that the first request need not wait for that."""
-    tokenizer = Tokenizer.from_file(path)
-    tokenizer.encode("ready")
-    return tokenizer
 
 
 def _profile_of(begun_s: float, info: CoreInfo) -> StartProfile:
@@ -91,30 +85,23 @@ class AsyncLLM:
         """Start a core process and wait until its model is loaded.
 
         Raises:
-            StartupError: The core could not start; one line says why.
+            StartupError: The core could not start, or the model gives no text; one line says why.
         """
-        begun_s = now_s()
-        client = ProcessClient()
-        try:
-            client.start(options)
-            found = await client.receive()
-            tokenizer = None
-            if isinstance(found, ModelFound) and found.tokenizer_path is not None:
-                # Meanwhile the core reads the weights.
-                tokenizer = await asyncio.to_thread(_ready_tokenizer, Path(found.tokenizer_path))
-            info = await client.receive()
-            if not isinstance(info, CoreInfo):
-                raise StartupError("ProtocolError", f"the core began with {type(info).__name__}")
-        except EngineDead as error:
-            client.kill()
-            raise StartupError("EngineDead", str(error)) from error
-        except BaseException:
-            client.kill()
-            raise
-        profile = _profile_of(begun_s, info)
+        core = await connect_core(options)
+        if not isinstance(core.ready, CoreInfo):
+            await core.client.shutdown()
+            raise StartupError(
+                "UnsupportedTask", "the model gives vectors or scores, not text: use AsyncPoolingLLM"
+            )
+        return cls.over(options, core, core.ready)
+
+    @classmethod
+    def over(cls, options: EngineOptions, core: ConnectedCore, info: CoreInfo) -> Self:
+        """The front end of a core that is ready; `info` is what it told."""
+        profile = _profile_of(core.begun_s, info)
         if options.profile_start:
             sys.stderr.write(profile.table() + "\n")
-        return cls(options, client, tokenizer, info, profile)
+        return cls(options, core.client, core.tokenizer, info, profile)
 
     @property
     def tokenizer(self) -> Tokenizer:

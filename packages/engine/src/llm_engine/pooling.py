@@ -5,11 +5,11 @@ Knows nothing of how the model is reached: it gets a function that runs one pass
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 import numpy as np
-from llm_models import ModelFiles
 from llm_tokenizer import PairTemplate, Tokenizer
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -19,7 +19,10 @@ from llm_engine.options import EngineOptions
 from llm_engine.pooling_inputs import EncodedText, TextEncoder
 from llm_engine.pooling_outputs import ClassificationOutput, EmbeddingOutput, RewardOutput, ScoreOutput
 from llm_engine.prompts import Prompt, TokensPrompt
-from llm_engine.worker.pooling_worker import PoolingInfo
+from llm_engine.worker.pooling_info import PoolingInfo
+
+if TYPE_CHECKING:  # a front end in a process of its own runs without torch
+    from llm_models import ModelFiles
 
 Floats: TypeAlias = NDArray[np.float32]
 ScoreActivation: TypeAlias = Literal["softmax", "sigmoid", "identity"]
@@ -77,7 +80,7 @@ class Pooler:
             raise InvalidRequest("dimensions", f"must be from 1 to {self.info.size}, got {dimensions!r}")
         if normalize is not None and not isinstance(normalize, bool):
             raise InvalidRequest("normalize", f"must be true, false or None, got {normalize!r}")
-        encoded = [self.encoder.one(text, "texts", truncate) for text in texts]
+        encoded = self._encoded(texts, "texts", truncate)
         vectors = self._answers(encoded, normalize, progress)
         if dimensions is not None and dimensions < self.info.size:
             vectors = [self._shortened(vector, dimensions, normalize) for vector in vectors]
@@ -94,7 +97,10 @@ class Pooler:
             return self._cosines(pairs, truncate, progress)
         if self.info.per_token or len(self.info.labels) != 1:
             raise UnsupportedTask("score", self._offers())
-        encoded = [self.encoder.pair(*pair, ("query", "texts"), truncate) for pair in pairs]
+        names = zip(_names("query", len(pairs)), _names("texts", len(pairs)), strict=True)
+        encoded = [
+            self.encoder.pair(*pair, fields, truncate) for pair, fields in zip(pairs, names, strict=True)
+        ]
         return [
             ScoreOutput(score=float(self._probabilities(raw)[0]), num_prompt_tokens=len(text.token_ids))
             for raw, text in zip(self._answers(encoded, None, progress), encoded, strict=True)
@@ -106,7 +112,7 @@ class Pooler:
         """See `LLM.classify`."""
         if not self.info.labels:
             raise UnsupportedTask("classify", self._offers())
-        encoded = [self.encoder.one(text, "texts", truncate) for text in texts]
+        encoded = self._encoded(texts, "texts", truncate)
         return [
             ClassificationOutput(
                 labels=self.info.labels,
@@ -120,7 +126,7 @@ class Pooler:
         """See `LLM.reward`."""
         if not self.info.labels:
             raise UnsupportedTask("reward", self._offers())
-        encoded = [self.encoder.one(text, "texts", truncate) for text in texts]
+        encoded = self._encoded(texts, "texts", truncate)
         return [
             RewardOutput(rewards=raw, num_prompt_tokens=len(text.token_ids))
             for raw, text in zip(self._answers(encoded, None, progress), encoded, strict=True)
@@ -129,8 +135,8 @@ class Pooler:
     def _cosines(
         self, pairs: Sequence[tuple[Prompt, Prompt]], truncate: int | None, progress: bool
     ) -> list[ScoreOutput]:
-        queries = [self.encoder.one(query, "query", truncate) for query, _ in pairs]
-        texts = [self.encoder.one(text, "texts", truncate) for _, text in pairs]
+        queries = self._encoded([query for query, _ in pairs], "query", truncate)
+        texts = self._encoded([text for _, text in pairs], "texts", truncate)
         # A query is mostly the same for many texts: it is run once.
         distinct = {tuple(one.token_ids): one for one in (*queries, *texts)}
         vectors = dict(zip(distinct, self._answers(list(distinct.values()), True, progress), strict=True))
@@ -141,6 +147,10 @@ class Pooler:
             )
             for query, text in zip(queries, texts, strict=True)
         ]
+
+    def _encoded(self, texts: Sequence[Prompt], field: str, truncate: int | None) -> list[EncodedText]:
+        names = _names(field, len(texts))
+        return [self.encoder.one(text, name, truncate) for text, name in zip(texts, names, strict=True)]
 
     def _answers(
         self, encoded: Sequence[EncodedText], normalize: bool | None, progress: bool
@@ -201,6 +211,11 @@ class Pooler:
         return f"it gives scores for {len(self.info.labels)} classes: call classify or reward"
 
 
+def _names(field: str, count: int) -> list[str]:
+    """How errors name each of `count` texts."""
+    return [field] if count == 1 else [f"{field}[{index}]" for index in range(count)]
+
+
 def score_activation(config: Mapping[str, Any], num_labels: int) -> ScoreActivation:
     """How raw scores become probabilities: as the config says, else softmax over several classes.
 
@@ -237,7 +252,7 @@ class PoolingPort(Protocol):
 
 
 def make_pooler(
-    client: PoolingPort, tokenizer: Tokenizer | None, options: EngineOptions, files: ModelFiles
+    client: PoolingPort, tokenizer: Tokenizer | None, options: EngineOptions, files: "ModelFiles"
 ) -> Pooler:
     """The pooler of a loaded model.
 
@@ -246,14 +261,6 @@ def make_pooler(
     """
     known: PoolingInfo | None = getattr(client, "pooling_info", None)
     info = known or msgspec.convert(client.call("pooling_info"), PoolingInfo, from_attributes=True)
-    stated = options.max_num_batched_tokens
-    encoder = TextEncoder(
-        tokenizer=tokenizer,
-        pairs=PairTemplate() if tokenizer is None else PairTemplate.from_file(files.tokenizer_path),
-        max_tokens=info.max_tokens if stated is None else min(info.max_tokens, stated),
-        vocab_size=info.vocab_size,
-        num_token_types=info.num_token_types,
-    )
 
     def run(
         texts: list[list[int]], token_types: list[list[int]] | None, normalize: bool | None
@@ -261,14 +268,52 @@ def make_pooler(
         found: list[Floats] = client.call("pool", texts, token_types, normalize)
         return found
 
+    path = None if tokenizer is None else files.tokenizer_path
+    return build_pooler(
+        info, tokenizer, path, options, run, activation=score_activation(files.config, len(info.labels))
+    )
+
+
+def build_pooler(
+    info: PoolingInfo,
+    tokenizer: Tokenizer | None,
+    tokenizer_path: Path | None,
+    options: EngineOptions,
+    run: RunPass,
+    *,
+    activation: ScoreActivation,
+) -> Pooler:
+    """The pooler of a model that `info` describes and `run` runs.
+
+    Args:
+        info: What the model is like.
+        tokenizer: None: the model takes token ids only.
+        tokenizer_path: Its file, which tells how pairs are joined; None: there is none.
+        options: Give the limits of a pass.
+        run: Runs a pass.
+        activation: From raw scores to probabilities.
+    """
+    stated = options.max_num_batched_tokens
+    encoder = TextEncoder(
+        tokenizer=tokenizer,
+        pairs=PairTemplate() if tokenizer_path is None else PairTemplate.from_file(tokenizer_path),
+        max_tokens=info.max_tokens if stated is None else min(info.max_tokens, stated),
+        vocab_size=info.vocab_size,
+        num_token_types=info.num_token_types,
+    )
     return Pooler(
         info=info,
         encoder=encoder,
         run=run,
-        activation=score_activation(files.config, len(info.labels)),
-        max_batched_tokens=stated or _BATCHED_TOKENS,
+        activation=activation,
+        max_batched_tokens=pass_tokens(options),
         max_texts=options.max_num_seqs,
     )
+
+
+def pass_tokens(options: EngineOptions) -> int:
+    """Tokens of a pass."""
+    return options.max_num_batched_tokens or _BATCHED_TOKENS
 
 
 def as_texts(texts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

@@ -32,6 +32,7 @@ from llm_engine.core.messages import (
     StatsRequest,
     ToCore,
 )
+from llm_engine.core.pooling_core import start_pooling_core
 from llm_engine.core.startup import one_line, start_core
 from llm_engine.errors import StartupError
 from llm_engine.options import EngineOptions
@@ -116,6 +117,11 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_exit_with_front_end, daemon=True, name="front-end-watch").start()
     sockets = CoreSockets(Path(arguments[0]))
     try:
+        pooling = start_pooling_core(options, lambda path: sockets.send(ModelFound(tokenizer_path=path)))
+        if pooling is not None:
+            sockets.send(pooling.ready)
+            pooling.serve(sockets)
+            return 0
         core = start_core(options, lambda _, path: sockets.send(ModelFound(tokenizer_path=path)), recorder)
         sockets.send(core.info)
         serve(core, sockets)

@@ -3,7 +3,7 @@
 MessagePack without pickle: what a message may hold is what is declared here.
 """
 
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from llm_engine.errors import ProtocolError
 from llm_engine.outputs import TokenLogprobs
 from llm_engine.start_profile import Span
 from llm_engine.stats import EngineStats
+from llm_engine.worker.pooling_info import PoolingInfo, ShortVectors
 from llm_engine.worker.row_params import RowParams
 
 PROTOCOL_VERSION = 1
@@ -52,7 +53,19 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
     """End the core; requests still live are dropped."""
 
 
-ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown
+class PoolTexts(msgspec.Struct, tag="pool", frozen=True, array_like=True, kw_only=True):
+    """Run whole texts through a model that gives vectors or scores; `Abort` takes it back.
+
+    Token ids and types of each text are little-endian int32; without types all are 0.
+    """
+
+    request_id: str
+    texts: list[bytes]
+    token_types: list[bytes] | None
+    normalize: bool | None
+
+
+ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown | PoolTexts
 
 
 class ModelFound(msgspec.Struct, tag="found", frozen=True, array_like=True, kw_only=True):
@@ -126,7 +139,31 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
     stats: EngineStats
 
 
-FromCore: TypeAlias = ModelFound | CoreInfo | CoreFailed | StepOutputs | StatsReply
+class PoolingReady(msgspec.Struct, tag="pooling", frozen=True, array_like=True, kw_only=True):
+    """The core is ready and its model gives vectors or scores: it takes `PoolTexts` and generates nothing.
+
+    `activation` is what makes probabilities of raw scores, as `llm_engine.pooling` names it.
+    """
+
+    tokenizer_path: str | None
+    info: PoolingInfo
+    activation: Literal["softmax", "sigmoid", "identity"]
+    short_vectors: ShortVectors
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class PoolResult(msgspec.Struct, tag="pooled", frozen=True, array_like=True, kw_only=True):
+    """The answer to `PoolTexts`: of each text its shape and little-endian float32; or an error."""
+
+    request_id: str
+    shapes: list[list[int]] = []
+    arrays: list[bytes] = []
+    error: str | None = None
+
+
+FromCore: TypeAlias = (
+    ModelFound | CoreInfo | CoreFailed | StepOutputs | StatsReply | PoolingReady | PoolResult
+)
 
 _M = TypeVar("_M")
 

@@ -10,7 +10,8 @@ from llm_engine.core.messages import CoreInfo
 from llm_engine.core.startup import as_startup_errors, find_tokenizer, make_executor, worker_config
 from llm_engine.errors import EngineDead, RequestFailed
 from llm_engine.options import EngineOptions
-from llm_engine.worker.pooling_worker import PoolingInfo, create_pooling_worker
+from llm_engine.worker.pooling_info import PoolingInfo
+from llm_engine.worker.pooling_worker import create_pooling_worker
 
 
 class PoolingClient:

@@ -16,38 +16,7 @@ from llm_engine.worker.config import WorkerConfig
 from llm_engine.worker.devices import pick_device, pick_dtype
 from llm_engine.worker.errors import InvalidOption, WorkerError
 from llm_engine.worker.kernel_cache import use_kernel_cache
-
-
-class PoolingInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model that gives vectors or scores is like.
-
-    Attributes:
-        architecture: The body's name, as the checkpoint states it.
-        vocab_size: Token ids are below this.
-        max_tokens: Longest text in force.
-        size: Length of the vectors, or number of scores.
-        labels: What the scores stand for; empty for vectors.
-        per_token: Whether there is an answer for each token, not for each text.
-        normalize: Whether vectors have length 1 unless told otherwise.
-        num_token_types: Types of tokens that the model tells apart; 0: none.
-        num_parameters: Parameters on this rank.
-        dtype: The torch dtype's name in force.
-        device: The device in force.
-        load_s: Seconds that loading took.
-    """
-
-    architecture: str
-    vocab_size: int
-    max_tokens: int
-    size: int
-    labels: tuple[str, ...]
-    per_token: bool
-    normalize: bool
-    num_token_types: int
-    num_parameters: int
-    dtype: str
-    device: str
-    load_s: float = 0.0
+from llm_engine.worker.pooling_info import PoolingInfo
 
 
 class PoolingWorker:

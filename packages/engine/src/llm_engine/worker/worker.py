@@ -30,7 +30,8 @@ from llm_engine.worker.kv_sizing import count_pages, measure_memory
 from llm_engine.worker.memory_plan import MemoryPlan
 from llm_engine.worker.model_runner import ModelRunner
 from llm_engine.worker.pending_step import PendingStep
-from llm_engine.worker.pooling_worker import PoolingInfo, describe, run_texts
+from llm_engine.worker.pooling_info import PoolingInfo
+from llm_engine.worker.pooling_worker import describe, run_texts
 from llm_engine.worker.triton_prefetch import start_prefetch
 
 _LOG = logging.getLogger(__name__)
