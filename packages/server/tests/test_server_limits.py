@@ -87,7 +87,7 @@ async def test_tokens_per_minute(make_client, engine):
 
 @pytest.mark.parametrize(("path", "body"), ROUTES.items())
 async def test_every_route_waits_for_a_place(make_client, engine, path, body):
-    client = make_client(max_concurrent_requests=1, max_waiting_requests=1)
+    client = make_client(max_concurrent_requests=1, max_queued_requests=1)
     engine.gate = asyncio.Event()
     queue = client.app.state.context.usage.queue
     first = asyncio.create_task(client.post(path, json=body))
@@ -126,7 +126,7 @@ async def test_fair_share_over_http(make_client, engine):
 
 
 async def test_ten_times_the_queue(make_client, engine):
-    client = make_client(max_concurrent_requests=10, max_waiting_requests=100)
+    client = make_client(max_concurrent_requests=10, max_queued_requests=100)
     engine.gate = asyncio.Event()
     tasks = [asyncio.create_task(client.post("/v1/completions", json=COMPLETION)) for _ in range(1000)]
     await until(lambda: sum(task.done() for task in tasks) == 890)
@@ -292,8 +292,8 @@ async def test_a_bad_deadline_is_named(client, engine, value):
     "option",
     [
         "max_concurrent_requests",
-        "max_waiting_requests",
-        "max_waiting_tokens",
+        "max_queued_requests",
+        "max_queued_tokens",
         "max_requests_per_key",
         "requests_per_minute",
         "tokens_per_minute",

@@ -41,8 +41,8 @@ class Context:
         self.usage = UsageLimits(
             QueueLimits(
                 running=settings.max_concurrent_requests,
-                waiting=settings.max_waiting_requests,
-                waiting_tokens=settings.max_waiting_tokens,
+                waiting=settings.max_queued_requests,
+                waiting_tokens=settings.max_queued_tokens,
                 per_key=settings.max_requests_per_key,
             ),
             Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),

@@ -6,21 +6,24 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES
+from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES, DEFAULT_TIMEOUT_S
 from llm_stack_server.errors import StartupError
 from llm_stack_server.output_formats.formats import FORMAT_NAMES
+from llm_stack_server.stream_sender import DEFAULT_BUFFER_BYTES, DEFAULT_STALL_S
 
 _NOT_NEGATIVE = (
     "max_stored_responses",
     "max_stored_response_bytes",
+    "max_stream_buffer_bytes",
     "max_concurrent_requests",
-    "max_waiting_requests",
-    "max_waiting_tokens",
+    "max_queued_requests",
+    "max_queued_tokens",
     "max_requests_per_key",
     "requests_per_minute",
     "tokens_per_minute",
 )
 _SECONDS = ("drain_timeout_s", "max_request_s")
+_POSITIVE_SECONDS = ("stream_stall_s", "body_timeout_s")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -53,6 +56,9 @@ class ServerSettings:
         "How the model writes reasoning and calls: a format, none, or auto to tell by its chat template.",
         choices=("auto", "none", *FORMAT_NAMES),
     )
+    any_dimensions: bool = _option(
+        False, "Shorten vectors (dimensions) of models too that do not say that they were trained for it."
+    )
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
     max_stored_responses: int = _option(
         1000, "Answers of /v1/responses kept in memory for reading, continuing and cancelling; 0 keeps none."
@@ -61,8 +67,8 @@ class ServerSettings:
     max_concurrent_requests: int = _option(
         0, "Sequences that run at once; more wait, and keys with few running go first. 0: the engine decides."
     )
-    max_waiting_requests: int = _option(1024, "Calls that may wait for that; more get 429. 0: no limit.")
-    max_waiting_tokens: int = _option(0, "Prompt tokens of the calls that wait; more get 429. 0: no limit.")
+    max_queued_requests: int = _option(1024, "Calls that may wait for that; more get 429. 0: no limit.")
+    max_queued_tokens: int = _option(0, "Prompt tokens of the calls that wait; more get 429. 0: no limit.")
     max_requests_per_key: int = _option(
         0, "Sequences of one key, running and waiting; more get 429. 0: no limit."
     )
@@ -72,6 +78,16 @@ class ServerSettings:
     )
     max_request_s: float = _option(
         0.0, "Seconds that a request may take; clients may set less in the header x-timeout-s. 0: no limit."
+    )
+    max_stream_buffer_bytes: int = _option(
+        DEFAULT_BUFFER_BYTES,
+        "Bytes kept for one stream whose client does not read; beyond it the stream is cut off.",
+    )
+    stream_stall_s: float = _option(
+        DEFAULT_STALL_S, "Seconds for which a stream's client may read nothing before it is cut off."
+    )
+    body_timeout_s: float = _option(
+        DEFAULT_TIMEOUT_S, "Seconds in which a request body must arrive, or it gets 408."
     )
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
@@ -96,6 +112,10 @@ class ServerSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise StartupError(f"{name}: must be a finite number from 0 up, got {value}")
+        for name in _POSITIVE_SECONDS:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise StartupError(f"{name}: must be a finite number above 0, got {value}")
         if self.log_level not in LOG_LEVELS:
             raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
         if not all(self.served_model_name):
