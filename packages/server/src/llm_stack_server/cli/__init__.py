@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "measure throughput, latency, start-up or a running server",
     "plan": "say what a model would take and do on a GPU, without one",
     "models": "list the architectures and how each is served, or check a checkpoint",
+    "doctor": "look at this machine, and at a model, and say what works",
     "version": "print the versions of all parts",
 }
 
