@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from llm_stack_server.context import context_of
+from llm_stack_server.context import Context, context_of
 from llm_stack_server.deadline import deadline_of, until_deadline
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.generation import Generation
+from llm_stack_server.stream_sender import StreamBounds
 from llm_stack_server.streaming import DATA_EVENTS, EventStream, Framing, frames
 from llm_stack_server.views.view import View, stream_events, whole_answer
 
@@ -43,4 +44,17 @@ async def answer(
     deadline = deadline_of(request)
     if deadline is not None:
         events = until_deadline(events, deadline, context.metrics)
-    return EventStream(frames(events, framing), headers)
+    return event_stream(context, frames(events, framing), headers)
+
+
+def event_stream(
+    context: Context, content: AsyncGenerator[bytes, None], headers: Mapping[str, str]
+) -> EventStream:
+    """The frames as an answer, within the bounds that the settings have for slow readers."""
+    settings = context.settings
+    return EventStream(
+        content,
+        headers,
+        StreamBounds(settings.max_stream_buffer_bytes, settings.stream_stall_s),
+        context.metrics.cut_off.labels("slow_reader").inc,
+    )

@@ -38,7 +38,9 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
         app.include_router(module.router)
     http_errors.install(app)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimitMiddleware, limit_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        BodyLimitMiddleware, limit_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
+    )
     app.add_middleware(UsageMiddleware, limits=context.usage)
     app.add_middleware(DeadlineMiddleware, metrics=context.metrics, max_s=settings.max_request_s)
     app.add_middleware(AdmissionMiddleware, lifecycle=context.lifecycle)

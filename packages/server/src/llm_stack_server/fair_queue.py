@@ -53,7 +53,8 @@ class Turn:
 class FairQueue:
     """Admits the key with the fewest running sequences first; of several, the one let in longest ago.
 
-    Within a key the oldest call goes first. Belongs to one event loop. A call that is larger than a limit counts as the limit, so that it runs alone.
+    Within a key the oldest call goes first. A call that is larger than a limit counts as the limit, so that
+    it runs alone. Belongs to one event loop.
     """
 
     def __init__(self, limits: QueueLimits, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,26 +1,71 @@
-"""Bounds the head of an HTTP request, which uvicorn leaves unbounded. Knows no routes."""
+"""Bounds what uvicorn leaves unbounded: heads in size and time, unread answers. Knows no routes."""
 
 from __future__ import annotations
 
+import asyncio
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from llm_stack_server.connection import EXTENSION
+
 MAX_HEAD_BYTES = 64 * 1024
-_REFUSAL = (
-    b'{"error":{"message":"the request head is too large","type":"invalid_request_error","param":null,'
-    b'"code":"request_head_too_large"}}'
+HEAD_TIMEOUT_S = 30.0
+
+
+def _answer(status: str, message: str, code: str) -> bytes:
+    body = (
+        f'{{"error":{{"message":"{message}","type":"invalid_request_error","param":null,"code":"{code}"}}}}'
+    )
+    return (
+        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        f"content-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+_TOO_LARGE = _answer(
+    "431 Request Header Fields Too Large", "the request head is too large", "request_head_too_large"
 )
-_ANSWER = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
-)
+_TOO_SLOW = _answer("408 Request Timeout", "the request head did not arrive in time", "request_timeout")
+_MALFORMED = _answer("400 Bad Request", "the request is not valid HTTP", "invalid_http")
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
-    """Answers 431 and closes once request line and headers exceed `MAX_HEAD_BYTES`."""
+    """Answers 431 and closes once request line and headers exceed `MAX_HEAD_BYTES`.
 
+    A head must be whole within `head_timeout_s`, also the first one of a connection that sends nothing (408).
+    Implements `connection.Connection`, and is found in the scope of each request.
+    """
+
+    head_timeout_s = HEAD_TIMEOUT_S
+    _head_timer: asyncio.TimerHandle | None = None
     _received_bytes = 0  # while the head is incomplete
     _parsed_bytes = 0  # of the head; a whole one may come in one piece
     _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected: its head must come."""
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def is_write_paused(self) -> bool:
+        """Whether the client has not taken what was sent."""
+        return self.flow.write_paused
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is thrown away."""
+        self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No request came for long. An answer that is still unread goes with the connection."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
 
     def data_received(self, data: bytes) -> None:
         """Count what arrives before the headers are complete."""
@@ -30,12 +75,20 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._in_head and self._received_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse()
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 -- uvicorn's text is no JSON
         """Called when the parser stopped, by our own doing too."""
         if self._parsed_bytes > MAX_HEAD_BYTES:
             self._refuse()
         else:
-            super().send_400_response(msg)
+            self.transport.write(_MALFORMED)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a head."""
+        super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
+        if self._head_timer is None:
+            self._start_head_timer()
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request line."""
@@ -50,6 +103,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole; what follows is body."""
         self._in_head = False
+        self._stop_head_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -64,5 +118,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             raise ValueError("the request head is too large")  # stops the parser
 
     def _refuse(self) -> None:
-        self.transport.write(_ANSWER)
+        self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse_slow_head)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse_slow_head(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self._received_bytes:  # one that has sent nothing has asked nothing
+            self.transport.write(_TOO_SLOW)
         self.transport.close()

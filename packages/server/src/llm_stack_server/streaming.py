@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 
 from llm_stack_server.asgi import Receive, Scope, Send
+from llm_stack_server.connection import Connection, connection_of
 from llm_stack_server.disconnect import until_disconnect
-from llm_stack_server.errors import ApiError, ClientDisconnected
+from llm_stack_server.errors import ApiError, ClientDisconnected, SlowReader
 from llm_stack_server.http_errors import anthropic_body, log_fault, to_api_error
+from llm_stack_server.stream_sender import StreamBounds, StreamSender
+
+_LOG = logging.getLogger("llm_stack_server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +73,42 @@ async def frames(
         yield framing.end
 
 
-class EventStream(StreamingResponse):
-    """Sends frames until they end or the client leaves, whichever comes first."""
+class EventStream(Response):
+    """Sends frames until they end, the client leaves, or it is too slow, whichever comes first."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        content: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        bounds: StreamBounds,
+        on_slow_reader: Callable[[], None],
+    ) -> None:
         # Proxies must pass frames on as they come.
-        super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no", **headers})
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
         self._content = content
+        self._bounds = bounds
+        self._on_slow_reader = on_slow_reader
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all frames; when the client leaves, the work behind them ends at once."""
+        connection = connection_of(scope)
         try:
-            await until_disconnect(receive, self.stream_response(send))
+            await until_disconnect(receive, self._send_all(send, connection))
         except ClientDisconnected:
             return
+        except SlowReader as error:
+            self._on_slow_reader()
+            _LOG.warning("a stream was cut off: %s", error)
+            if connection is None:
+                raise
+            connection.abort()
+            await receive()  # the disconnect, so that the server knows of it before we return
         finally:
             await self._content.aclose()
+
+    async def _send_all(self, send: Send, connection: Connection | None) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await StreamSender(send, connection, self._bounds).run(self._content)

@@ -15,6 +15,7 @@ from llm_engine.errors import InvalidRequest
 from llm_engine.sampling_params import SamplingParams
 from starlette.responses import Response
 
+from llm_stack_server.answering import event_stream
 from llm_stack_server.auth import key_of
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.deadline import Deadline, deadline_of, until_deadline
@@ -31,7 +32,7 @@ from llm_stack_server.response_store import StoredResponse
 from llm_stack_server.schemas.chat import ChatMessage
 from llm_stack_server.schemas.known_fields import unknown_responses_fields
 from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
-from llm_stack_server.streaming import EVENTS_WITHOUT_END, EventStream, frames
+from llm_stack_server.streaming import EVENTS_WITHOUT_END, frames
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.responses import ResponsesView
@@ -70,7 +71,7 @@ async def create(request: Request) -> Response:
         return JSONResponse(_start_in_background(context, work), headers=headers)
     if body.stream:
         await until_disconnect(request.receive, work.generation.start())
-        return EventStream(frames(_events(context, work), EVENTS_WITHOUT_END), headers)
+        return event_stream(context, frames(_events(context, work), EVENTS_WITHOUT_END), headers)
     answer = await until_disconnect(request.receive, whole_answer(work.view, work.generation))
     _keep(context, work, answer)
     return JSONResponse(answer, headers=headers)

@@ -1,0 +1,28 @@
+"""What an application may know of the connection to its client. Knows neither HTTP nor what is sent."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from llm_stack_server.asgi import Scope
+
+EXTENSION = "llm_stack.connection"
+"""Under this name our HTTP protocol puts the connection among the scope's extensions."""
+
+
+class Connection(Protocol):
+    """A client's connection."""
+
+    def is_write_paused(self) -> bool:
+        """Whether the client has not taken what was sent, so that sending would wait."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is thrown away."""
+        ...
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """The connection; None under a server that does not tell of it, where sending simply waits."""
+    found: Connection | None = (scope.get("extensions") or {}).get(EXTENSION)
+    return found
