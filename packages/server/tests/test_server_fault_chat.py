@@ -223,18 +223,16 @@ async def test_a_tools_result_is_rendered_once(replay):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_cannot_be_forced_is_refused(replay, stream):
-    """Until calls are enforced. A name that is not there, or no tools, would be refused anyway."""
+async def test_a_choice_of_no_tool_is_refused(replay, stream):
     as_model(replay, QWEN)
     http = client_of(replay)
     named = {"type": "function", "function": {"name": "get_weather"}}
     other = {"type": "function", "function": {"name": "other"}}
     for more in (
-        {"tools": [WEATHER], "tool_choice": "required"},
-        {"tools": [WEATHER], "tool_choice": named},
         {"tools": [WEATHER], "tool_choice": other},
         {"tool_choice": named},
         {"tool_choice": "required"},
+        {"tools": [], "tool_choice": named},
     ):
         response = await http.post(CHAT, json=HI | {"stream": stream} | more)
         assert response.status_code == 400

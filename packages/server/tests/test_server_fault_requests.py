@@ -42,7 +42,8 @@ CHOSEN_BY_CALLER = [
     ("image_data", "http://127.0.0.1/"),
     ("lora_path", "/etc"),
     ("detokenize", False),
-    ("guided_regex", "(a+)+b"),
+    ("bad_words", ["London"]),
+    ("cache_salt", "of-another-tenant"),
 ]
 
 
