@@ -237,7 +237,6 @@ async def test_count_tokens(sdk, engine):
         ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools"),
         ({"tools": [WEATHER, WEATHER]}, "get_weather"),
-        ({"tools": [WEATHER], "tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "other"}}, "other"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),

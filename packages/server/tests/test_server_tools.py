@@ -169,11 +169,6 @@ async def test_choices_are_read_apart(client, hermes):
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
-        (
-            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
-            "tool_choice",
-        ),
         (
             {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}},
             "tool_choice",

@@ -9,6 +9,7 @@ from llm_tokenizer import Tokenizer
 
 from llm_engine.core.messages import AddRequest, CoreInfo
 from llm_engine.errors import InvalidRequest
+from llm_engine.grammar.compiler import GrammarCompiler, InvalidGrammar
 from llm_engine.live_requests import Choice, DeltaSink, LiveRequest
 from llm_engine.prompts import TokensPrompt
 from llm_engine.sampling_params import INT64_MAX, SamplingParams
@@ -35,6 +36,22 @@ class RequestBuilder:
         self._seeds = random.Random(seed)  # noqa: S311 - sampling, not cryptography
         self._one_seed = seed if one_seed else None
         self._ids = itertools.count()
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, self._eos_token_ids)
+
+    def check_grammar(self, params: SamplingParams) -> None:
+        """Compile a request's grammar, if it has one: up to seconds, so in a thread where others wait.
+
+        Raises:
+            InvalidRequest: It cannot be enforced; the message says why.
+        """
+        if params.grammar is None:
+            return
+        if self._grammars is None or not self._eos_token_ids:
+            raise InvalidRequest("grammar", "the model has no tokenizer, or no end of sequence token")
+        try:
+            self._grammars.compile(params.grammar)
+        except InvalidGrammar as error:
+            raise InvalidRequest("grammar", str(error)) from None
 
     def build(
         self,
@@ -53,6 +70,7 @@ class RequestBuilder:
             InvalidRequest: The field is named.
         """
         max_tokens = validate_request(prompt.token_ids, params, self._limits)
+        self.check_grammar(params)
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
             raise InvalidRequest("priority", f"must be a 32-bit integer, got {str(priority)[:40]}")
         if not isinstance(tenant, str):
@@ -118,6 +136,7 @@ def _row_params(params: SamplingParams, index: int, seed: int, stop_token_ids: I
         repetition_penalty=params.repetition_penalty,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+        grammar=params.grammar,
         logit_bias=dict(params.logit_bias) if params.logit_bias else None,
         min_tokens=params.min_tokens,
         stop_token_ids=tuple(stop_token_ids),

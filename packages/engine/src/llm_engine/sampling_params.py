@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_engine.errors import InvalidRequest
+from llm_engine.grammar.spec import GrammarSpec
 
 MAX_N = 128
 MAX_STOP_STRINGS = 64
@@ -44,6 +45,7 @@ class SamplingParams:
         logit_bias: Token id to a bias of -100 to 100, added to the logits; up to 1024 entries.
         skip_special_tokens: Leave special tokens out of the text.
         include_stop_str_in_output: Keep the stop string (or stop token) at the end of the text.
+        grammar: What the output must look like; excludes `min_tokens` and `ignore_eos`. None: anything.
         detokenize: False: token ids only, no text; excludes `stop`.
     """
 
@@ -67,12 +69,14 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
+    grammar: GrammarSpec | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_lengths()
         self._check_stops()
         self._check_logit_bias()
+        self._check_grammar()
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(name, f"must be true or false, got {_show(getattr(self, name))}")
@@ -133,6 +137,18 @@ class SamplingParams:
         _check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKEN_IDS)
         for token in self.stop_token_ids:
             check_int("stop_token_ids", token, 0, INT32_MAX)
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        if not isinstance(self.grammar, GrammarSpec):
+            raise InvalidRequest("grammar", f"must be a GrammarSpec, got {_show(self.grammar)}")
+        if self.min_tokens:
+            raise InvalidRequest(
+                "min_tokens", "must be 0 with a grammar, which says when the output is whole"
+            )
+        if self.ignore_eos:
+            raise InvalidRequest("ignore_eos", "must be false with a grammar, which ends the output")
 
     def _check_logit_bias(self) -> None:
         if self.logit_bias is None:

@@ -105,7 +105,7 @@ class Generation:
     observer: Observer
     priority: int = 0
     usage: Usage = field(default_factory=Usage)
-    grammar_field: str = "response_format"  # where the client said what the answer must look like
+    grammar_field: str | None = None  # where the client said what the answer must look like
     admission: Admission = field(default_factory=Unlimited)
     _events: AsyncGenerator[ChoiceDelta, None] | None = None
     _first: ChoiceDelta | None = None
@@ -158,7 +158,7 @@ class Generation:
                 outcome = outcome_of_choice or outcome
         except InvalidRequest as error:
             outcome = "error"
-            if error.field != "grammar":
+            if error.field != "grammar" or self.grammar_field is None:
                 raise
             raise InvalidField(self.grammar_field, f"{self.grammar_field}: {error.message}") from None
         except Exception:

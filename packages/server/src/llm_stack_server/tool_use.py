@@ -20,11 +20,13 @@ class ToolUse:
         for_template: As the chat template takes them; empty where none may be called.
         for_parser: As the parser takes them.
         single: At most one call is answered.
+        must_call: The answer must be calls.
     """
 
     for_template: list[dict[str, Any]] = field(default_factory=list)
     for_parser: Tools = field(default_factory=Tools)
     single: bool = False
+    must_call: bool = False
 
 
 def tool_use(
@@ -36,7 +38,7 @@ def tool_use(
 
     Raises:
         InvalidField: a choice without tools, or of a tool that is not there.
-        UnsupportedField: the model writes no tool calls that are known, or a call is demanded.
+        UnsupportedField: the model writes no tool calls that are known.
     """
     _check_choice(tools, choice)
     if not tools or choice == "none":
@@ -47,14 +49,13 @@ def tool_use(
             "the model's chat template shows no form of tool calls that is known; "
             "start the server with --output-format, or set tool_choice to 'none'",
         )
-    if choice not in (None, "auto"):
-        raise UnsupportedField(
-            "tool_choice", "tool_choice: a call cannot be enforced yet; use 'auto' or 'none'"
-        )
+    named = choice.function.name if isinstance(choice, NamedToolChoice) else None
+    wanted = [tool for tool in tools if named in (None, tool.function.name)]
     return ToolUse(
         for_template=[tool.for_template() for tool in tools],
-        for_parser=Tools({tool.function.name: tool.function.parameters or {} for tool in tools}),
-        single=single,
+        for_parser=Tools({tool.function.name: tool.function.parameters or {} for tool in wanted}),
+        single=single or named is not None,
+        must_call=choice not in (None, "auto"),
     )
 
 

@@ -178,6 +178,9 @@ def _load_tokenizer(path: Path, *, optional: bool) -> Tokenizer | None:
 def _start_workers(options: EngineOptions, found: _Found, recorder: StartRecorder) -> _Workers:
     """Workers that have their model and their KV cache."""
     config = worker_config(options, found.budget_tokens, found.tokenizer)
+    if found.tokenizer is not None:
+        eos = tuple(_eos_token_ids(found.files, found.tokenizer))
+        config = msgspec.structs.replace(config, tokenizer=found.tokenizer_path, eos_token_ids=eos)
     executor = make_executor(config, options.tensor_parallel_size)
     with recorder.span("workers and devices"):
         executor.start()

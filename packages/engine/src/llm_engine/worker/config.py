@@ -28,6 +28,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_caching: Whether full blocks are found again; without it recurrent states need no checkpoints.
         state_interval: Tokens from one checkpoint of recurrent states to the next, a multiple of
             `block_size`; None: chosen by the states' size.
+        tokenizer: File or folder of the tokenizer, for grammars; None: the model has none.
+        eos_token_ids: The tokens that end an output.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
         deterministic: Results of a row do not depend on the batch.
@@ -56,6 +58,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 8192
     prefix_caching: bool = True
     state_interval: int | None = None
+    tokenizer: str | None = None
+    eos_token_ids: tuple[int, ...] = ()
     sampled_vocab_size: int | None = None
     deterministic: bool = False
     graphs: str = "auto"

@@ -6,7 +6,7 @@ returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -18,8 +18,10 @@ from llm_scheduler import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.grammar.compiler import GrammarCompiler
 from llm_engine.worker.block_transfers import BlockTransfers
 from llm_engine.worker.capture_policy import Choice
+from llm_engine.worker.grammar_rows import GrammarRows, TokenMasks
 from llm_engine.worker.graph_buckets import GraphKey
 from llm_engine.worker.graph_capture import Capture
 from llm_engine.worker.group_metadata import GroupMetadata
@@ -61,6 +63,7 @@ class ModelRunner:
         max_model_len: Longest sequence in tokens.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
         host_blocks: Blocks of the host cache; 0 for none.
+        grammars: Makes the compiler of grammars; None: there is no tokenizer.
         batch_invariant: Results of a row do not depend on the others: slower kernels, and shared prefixes are
             read row by row.
 
@@ -79,6 +82,7 @@ class ModelRunner:
         max_model_len: int,
         sampled_vocab_size: int | None = None,
         host_blocks: int = 0,
+        grammars: Callable[[], GrammarCompiler] | None = None,
         batch_invariant: bool = False,
     ) -> None:
         self.model = model
@@ -92,6 +96,7 @@ class ModelRunner:
         self._shared = SharedPrefixes(self.tables, () if batch_invariant else layout.groups)
         self._token_ring = TokenRing(num_slots + LARGEST_DECODES + LARGEST_PROMPTS, self.device)
         self.params = SlotParams(num_slots)
+        self._grammars = GrammarRows(grammars)
         self._transfers = BlockTransfers(pool.storages, host_blocks)
         self.num_graph_steps = self.num_eager_steps = 0
         self._graphs: RunnerGraphs | None = None
@@ -112,6 +117,7 @@ class ModelRunner:
                 pending = self._launch_eagerly(plan, batch, update)
             if tried == self._num_tried():
                 self._capture_behind(plan, batch)
+            self._grammars.note(plan, batch.sample_rows, pending.result)
             return pending
 
     @torch.inference_mode()
@@ -137,6 +143,7 @@ class ModelRunner:
         every = np.arange(self.tables.num_slots, dtype=np.int32)
         self.tables.release(every)
         self.params.release(every)
+        self._grammars.release(every)
 
     def use_graphs(self, capture: Capture, *, memory_bytes: int, lockstep: bool = False) -> None:
         """Runs decode steps padded to few sizes from now on, as graphs where they could be captured.
@@ -283,7 +290,8 @@ class ModelRunner:
     ) -> PendingStep:
         """Everything after the hidden states of the step's tokens, [T, E]."""
         chunks, faults = self._score_prompts(plan, batch, hidden_TE)
-        sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent)
+        masks = None if sampling is None else self._grammars.masks(plan, batch.sample_rows, faults)
+        sampled = None if sampling is None else self._draw(sampling, hidden_TE, sent, masks)
         ranked = _logprob_rows(sampling, batch.sample_rows)
         return self._pending(plan, batch, sampled, ranked, chunks, faults)
 
@@ -310,9 +318,11 @@ class ModelRunner:
     def _apply_admissions(self, plan: StepPlan) -> TableUpdate:
         self.tables.release(plan.released)
         self.params.release(plan.released)
+        self._grammars.release(plan.released)
         for row in plan.admitted:
             self.tables.admit(row)
             self.params.admit(row)
+            self._grammars.admit(row)
         update = self.tables.append_blocks(plan.slots, plan.new_blocks)
         self._shared.note(update, changed=bool(plan.admitted) or len(plan.released) > 0)
         return update
@@ -327,10 +337,16 @@ class ModelRunner:
         """Scores of the ids that may be drawn, in the model's dtype."""
         return self.model.raw_logits(hidden_RE)[:, : self.sampled_vocab_size]
 
-    def _draw(self, sampling: SamplingPlan, hidden_TE: Tensor, sent: Mapping[str, Tensor]) -> Sampled:
+    def _draw(
+        self,
+        sampling: SamplingPlan,
+        hidden_TE: Tensor,
+        sent: Mapping[str, Tensor],
+        masks: TokenMasks | None,
+    ) -> Sampled:
         last = sent.get("last_tokens")
         logits_EV = self._logits(hidden_TE if last is None else hidden_TE.index_select(0, last))
-        return draw(sampling, logits_EV, sent, self.tables)
+        return draw(sampling, logits_EV, sent, self.tables, masks)
 
     def _score_prompts(
         self, plan: StepPlan, batch: HostBatch, hidden_TE: Tensor

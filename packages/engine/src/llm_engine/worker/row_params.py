@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from llm_engine.grammar.spec import GrammarSpec
+
 
 class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose the tokens of one row.
@@ -28,6 +30,7 @@ class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         logit_bias: Token id to the value added to its logit.
         min_tokens: The ids in `stop_token_ids` cannot be drawn before so many output tokens exist.
         stop_token_ids: The ids that end the request.
+        grammar: What the output must look like; None: anything.
     """
 
     seed: int
@@ -43,6 +46,7 @@ class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logit_bias: dict[int, float] | None = None
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
 
     @property
     def has_penalties(self) -> bool:
@@ -57,4 +61,6 @@ class RowParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_plain(self) -> bool:
         """Whether the draw needs nothing but temperature and filters, and no logprobs are wanted."""
-        return not (self.has_penalties or self.logit_bias or self.logprobs is not None)
+        return not (
+            self.has_penalties or self.logit_bias or self.logprobs is not None or self.grammar is not None
+        )

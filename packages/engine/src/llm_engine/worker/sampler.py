@@ -16,6 +16,7 @@ from llm_kernels.ops import Penalties, SamplingBatch, sample, token_ranks
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_engine.worker.grammar_rows import TokenMasks
 from llm_engine.worker.logprobs import HostRanks
 from llm_engine.worker.slot_params import NO_LOGPROBS, SlotParams
 from llm_engine.worker.slot_tables import SlotTables
@@ -108,7 +109,13 @@ def plan_sampling(
     )
 
 
-def draw(plan: SamplingPlan, logits: Tensor, sent: Mapping[str, Tensor], tables: SlotTables) -> Sampled:
+def draw(
+    plan: SamplingPlan,
+    logits: Tensor,
+    sent: Mapping[str, Tensor],
+    tables: SlotTables,
+    masks: TokenMasks | None = None,
+) -> Sampled:
     """Samples, writes the tokens into the token table and starts their way to the host.
 
     Args:
@@ -116,10 +123,12 @@ def draw(plan: SamplingPlan, logits: Tensor, sent: Mapping[str, Tensor], tables:
         logits: [E, V], float32 or a half format.
         sent: The step's arrays on the device.
         tables: Its token table is written.
+        masks: What rows with a grammar may take; logprobs are those of the scores without it.
     """
     if plan.num_logprobs:
         logits = logits.float()
-    output = sample(logits, _batch(plan, sent, tables, logits.shape[1]))
+    allowed = logits if masks is None else masks.apply(logits)
+    output = sample(allowed, _batch(plan, sent, tables, logits.shape[1]))
     tokens_E = output.tokens.to(torch.int32)
     tables.token_ids.view(-1).index_copy_(0, sent["sample_places"], tokens_E)
     ranks = None

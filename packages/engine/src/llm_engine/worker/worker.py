@@ -16,8 +16,10 @@ from llm_kernels import ops
 from llm_models import PoolingModel, load_model, pooling_over, resolve
 from llm_models.model import Model
 from llm_scheduler import StepPlan
+from llm_tokenizer import Tokenizer
 from numpy.typing import NDArray
 
+from llm_engine.grammar.compiler import GrammarCompiler
 from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.determinism import check_deterministic
@@ -184,6 +186,7 @@ class Worker:
             max_model_len=info.max_model_len,
             sampled_vocab_size=config.sampled_vocab_size,
             host_blocks=host_blocks,
+            grammars=None if config.tokenizer is None else self._grammar_compiler,
             batch_invariant=config.deterministic,
         )
         if self._graphs is not None:
@@ -241,6 +244,10 @@ class Worker:
         if runner is None:
             return {"graph": 0, "eager": 0}
         return {"graph": runner.num_graph_steps, "eager": runner.num_eager_steps}
+
+    def _grammar_compiler(self) -> GrammarCompiler:
+        assert self._config.tokenizer is not None
+        return GrammarCompiler(Tokenizer.from_file(self._config.tokenizer), self._config.eos_token_ids)
 
     def _need_loaded(self) -> _Loaded:
         if self._loaded is None:

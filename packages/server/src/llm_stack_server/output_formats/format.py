@@ -43,6 +43,29 @@ class Bare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemandedCalls:
+    """How calls are written where they are demanded: JSON objects of a name and arguments, with these texts.
+
+    Attributes:
+        before: Before the first call.
+        call_start: Before each call's object.
+        call_end: Behind it.
+        separator: Between two calls.
+        behind: Behind the last call.
+        name_key: The key of the tool's name.
+        arguments_key: The key of its arguments.
+    """
+
+    before: str = ""
+    call_start: str = ""
+    call_end: str = ""
+    separator: str = ", "
+    behind: str = ""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """How one family of models marks reasoning and tool calls.
 
@@ -55,6 +78,7 @@ class Format:
         layout: Marks around sections or text that say nothing.
         calls_end_reasoning: A tool call may follow thinking that was not closed.
         answer: Reads whole answers, in place of all above; None for most.
+        demanded: How a call is written where ``tool_choice`` demands one; None: it cannot be demanded.
         short_call_ids: The template takes call ids of nine letters and digits only.
         signs: Texts that a chat template of this format holds: all of one tuple.
     """
@@ -67,6 +91,7 @@ class Format:
     layout: tuple[str, ...] = ()
     calls_end_reasoning: bool = False
     answer: AnswerSyntax | None = None
+    demanded: DemandedCalls | None = None
     short_call_ids: bool = False
     signs: tuple[tuple[str, ...], ...] = ()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from llm_stack_server.output_formats.calls import Calls
-from llm_stack_server.output_formats.format import Bare, Format, Section
+from llm_stack_server.output_formats.format import Bare, DemandedCalls, Format, Section
 from llm_stack_server.output_formats.reader import Reader, Reading
 from llm_stack_server.output_formats.syntaxes.harmony import harmony_answer
 from llm_stack_server.output_formats.syntaxes.headed_calls import Heading, headed_call
@@ -134,6 +134,7 @@ FORMATS: tuple[Format, ...] = (
         families="Apriel, MiniMax M1",
         reasoning=_THINK,
         sections=(Section("<tool_calls>", json_calls_in_a_row, ("</tool_calls>",)),),
+        demanded=DemandedCalls(before="<tool_calls>[", behind="]</tool_calls>"),
         signs=(("<tool_calls>[",), ("<tool_calls>\\n",), ("<tool_calls>\n",)),
     ),
     Format(
@@ -141,6 +142,7 @@ FORMATS: tuple[Format, ...] = (
         families="Nemotron Nano v2",
         reasoning=_THINK,
         sections=(Section("<TOOLCALL>", json_calls_in_a_row, ("</TOOLCALL>",)),),
+        demanded=DemandedCalls(before="<TOOLCALL>[", behind="]</TOOLCALL>"),
         signs=(("<TOOLCALL>",),),
     ),
     Format(
@@ -182,6 +184,7 @@ FORMATS: tuple[Format, ...] = (
             Section("<tool_call>", _json_or_tags, ("</tool_call>",)),
             Section("<function=", partial(tagged_call, tags=QWEN_CODER.behind_start()), ("</tool_call>",)),
         ),
+        demanded=DemandedCalls(call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"),
         signs=(("<tool_call>", "<function="),),
     ),
     Format(
@@ -190,6 +193,12 @@ FORMATS: tuple[Format, ...] = (
         reasoning=("<|START_THINKING|>", "<|END_THINKING|>"),
         sections=(Section("<|START_ACTION|>", json_call_list, ("<|END_ACTION|>",)),),
         layout=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        demanded=DemandedCalls(
+            before="<|START_ACTION|>[",
+            behind="]<|END_ACTION|>",
+            name_key="tool_name",
+            arguments_key="parameters",
+        ),
         signs=(("<|START_ACTION|>",),),
     ),
     Format(
@@ -198,6 +207,7 @@ FORMATS: tuple[Format, ...] = (
         reasoning=("[THINK]", "[/THINK]"),
         sections=(Section("[TOOL_CALLS]", _mistral),),
         short_call_ids=True,
+        demanded=DemandedCalls(before="[TOOL_CALLS][", behind="]"),
         signs=(("[TOOL_CALLS]",),),
     ),
     Format(
@@ -205,6 +215,7 @@ FORMATS: tuple[Format, ...] = (
         families="Granite 3",
         reasoning=_THINK,
         sections=(Section("<|tool_call|>", json_call_list), Section("<tool_call>", json_call_list)),
+        demanded=DemandedCalls(before="<|tool_call|>[", behind="]"),
         signs=(("<|tool_call|>",),),
     ),
     Format(
@@ -221,6 +232,7 @@ FORMATS: tuple[Format, ...] = (
             Section("functools", json_call_list),
             Section("<|tool_call|>", json_call_list, ("<|/tool_call|>",)),
         ),
+        demanded=DemandedCalls(before="functools[", behind="]"),
         signs=(("<|tool|>", "<|/tool|>"),),
     ),
     Format(
@@ -238,6 +250,7 @@ FORMATS: tuple[Format, ...] = (
         families="Llama 3.1, 3.2, 3.3",
         sections=(Section("<|python_tag|>", json_calls_in_a_row),),
         bare=Bare("{", json_calls_in_a_row),
+        demanded=DemandedCalls(separator="; ", arguments_key="parameters"),
         signs=(("<|python_tag|>",), ("<|start_header_id|>", '"parameters"')),
     ),
     Format(
@@ -245,6 +258,7 @@ FORMATS: tuple[Format, ...] = (
         families="Qwen 2.5, Qwen 3, Hermes, SmolLM3 and most models with <tool_call>",
         reasoning=_THINK,
         sections=(Section("<tool_call>", json_call, ("</tool_call>",)),),
+        demanded=DemandedCalls(call_start="<tool_call>\n", call_end="\n</tool_call>", separator="\n"),
         signs=(("<tool_call>",),),
     ),
     Format(name="think", families="models that only think aloud", reasoning=_THINK, signs=(("</think>",),)),

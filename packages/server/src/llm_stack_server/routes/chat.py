@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Generation, Usage
@@ -48,6 +49,9 @@ async def chat_completions(request: Request) -> Response:
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=body.skip_special_tokens or False)
     prompt = await chat_prompt(engine, body.messages, _options(body, use))
+    wanted = constraint(body, output_format, use, prompt.text or "")
+    if wanted is not None:
+        params = constrained(params, wanted)
     job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"
     usage = Usage()
@@ -65,6 +69,7 @@ async def chat_completions(request: Request) -> Response:
         context.metrics.meter(PATH),
         body.priority or 0,
         usage=usage,
+        grammar_field=None if wanted is None else wanted.field,
         admission=permit_of(request),
     )
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.generation import Generation
@@ -16,6 +17,7 @@ from llm_stack_server.params import check_stream_options, completion_params
 from llm_stack_server.prompts import Prompt, completion_prompts
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.completion import CompletionRequest
+from llm_stack_server.tool_use import ToolUse
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.completion import CompletionView, EchoPrompt
 from llm_stack_server.views.tokens import TokenTexts
@@ -43,6 +45,9 @@ async def completions(request: Request) -> Response:
         (prompt, completion_params(body, defaults, room_tokens=room - len(prompt.token_ids)))
         for prompt in prompts
     ]
+    wanted = constraint(body, None, ToolUse(), "")
+    if wanted is not None:
+        pairs = [(prompt, constrained(params, wanted)) for prompt, params in pairs]
     jobs = checked_jobs(engine, pairs)
     answer_id = f"cmpl-{uuid.uuid4().hex}"
     generation = Generation(
@@ -52,6 +57,7 @@ async def completions(request: Request) -> Response:
         context.metrics.meter(PATH),
         body.priority or 0,
         admission=permit_of(request),
+        grammar_field=None if wanted is None else wanted.field,
     )
     envelope = Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint())
     view = _view(engine, body, jobs, envelope)

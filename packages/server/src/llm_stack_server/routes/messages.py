@@ -12,6 +12,7 @@ from llm_engine.sampling_params import SamplingParams
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField, UnsupportedField
@@ -50,6 +51,9 @@ async def messages(request: Request) -> Response:
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=False)
     prompt = await _prompt(engine, body, use)
+    wanted = constraint(None, output_format, use, prompt.text or "")
+    if wanted is not None:
+        params = constrained(params, wanted)
     job = checked_job(engine, prompt, params, {"prompt": "messages", "stop": "stop_sequences"})
     message_id = f"msg_{uuid.uuid4().hex}"
     usage = Usage()
@@ -61,6 +65,7 @@ async def messages(request: Request) -> Response:
         context.metrics.meter(PATH),
         usage=usage,
         admission=permit_of(request),
+        grammar_field=None if wanted is None else wanted.field,
     )
     return await answer(
         request,

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from llm_stack_server.answering import event_stream
 from llm_stack_server.auth import key_of
+from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.deadline import Deadline, deadline_of, until_deadline
 from llm_stack_server.disconnect import until_disconnect
@@ -32,6 +33,7 @@ from llm_stack_server.response_store import StoredResponse
 from llm_stack_server.schemas.chat import ChatMessage
 from llm_stack_server.schemas.known_fields import unknown_responses_fields
 from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
+from llm_stack_server.schemas.structured import StructuredFields
 from llm_stack_server.streaming import EVENTS_WITHOUT_END, frames
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.usage_limits import permit_of
@@ -42,6 +44,8 @@ from llm_stack_server.views.view import Event, stream_events, whole_answer
 router = APIRouter()
 PATH = "/v1/responses"
 _THINKING_VARIABLES = ("enable_thinking", "thinking")
+# As this API spells them.
+_FIELD_NAMES = {"response_format": "text.format"}
 _INCLUDE = frozenset({"message.output_text.logprobs", "reasoning.encrypted_content"})
 
 
@@ -140,6 +144,10 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=False)
     prompt = await chat_prompt(engine, _turns(body, items), _options(engine, body, use))
+    fields = StructuredFields(response_format=body.response_format())
+    wanted = constraint(fields, output_format, use, prompt.text or "")
+    if wanted is not None:
+        params = constrained(params, wanted)
     job = checked_job(engine, prompt, params, {"prompt": "input", "max_tokens": "max_output_tokens"})
     response_id = f"resp_{uuid.uuid4().hex}"
     usage = Usage()
@@ -156,14 +164,12 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
         context.metrics.meter(PATH),
         usage=usage,
         admission=permit_of(request),
+        grammar_field=None if wanted is None else _FIELD_NAMES.get(wanted.field, wanted.field),
     )
     return _Work(view, generation, items, owner, stores, deadline_of(request))
 
 
 def _check_supported(body: ResponsesRequest) -> None:
-    form = body.text.format if body.text is not None else None
-    if form is not None and form.type != "text":
-        raise UnsupportedField("text.format", f"text.format: type {form.type[:40]!r} is not supported")
     if body.truncation == "auto":
         raise UnsupportedField("truncation", "truncation: only 'disabled' is supported")
     for index, name in enumerate(body.include or []):
@@ -236,13 +242,18 @@ def _head(response_id: str, model: str, body: ResponsesRequest, params: Sampling
         "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
         "store": body.store is not False,
         "temperature": params.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": _shown_format(body)},
         "tool_choice": _shown_choice(body),
         "tools": [tool.model_dump() for tool in body.tools or []],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",
     }
+
+
+def _shown_format(body: ResponsesRequest) -> object:
+    given = body.text.format if body.text is not None else None
+    return {"type": "text"} if given is None else given.model_dump(exclude_none=True, by_alias=True)
 
 
 def _shown_choice(body: ResponsesRequest) -> object:

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llm_stack_server.errors import UnsupportedField
+from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
 from llm_stack_server.schemas.fields import Finite, Int64, RequestBody
 from llm_stack_server.schemas.sampling import StreamOptions
+from llm_stack_server.schemas.structured import JsonSchemaFormat, ResponseFormat
 from llm_stack_server.schemas.tools import (
     MAX_TOOLS,
     FunctionSpec,
@@ -91,10 +92,10 @@ class ReasoningOptions(RequestBody):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(RequestBody):
-    """The form of the text."""
+class TextFormat(JsonSchemaFormat):
+    """The form of the text; a schema's fields stand beside the type."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class TextOptions(RequestBody):
@@ -129,6 +130,15 @@ class ResponsesRequest(RequestBody):
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     seed: Int64 | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def response_format(self) -> ResponseFormat | None:
+        """The form of the text as the chat route has it."""
+        given = self.text.format if self.text is not None else None
+        if given is None:
+            return None
+        if given.type == "json_schema" and given.schema_ is None:
+            raise InvalidField("text.format.schema", "text.format.schema is required")
+        return ResponseFormat(type=given.type, json_schema=given)
 
     def chat_tools(self) -> list[Tool]:
         """The tools as the chat route has them.

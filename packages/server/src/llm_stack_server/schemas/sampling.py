@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from llm_stack_server.schemas.fields import Finite, Int64, LogitBias, RequestBody, StopStrings
+from llm_stack_server.schemas.structured import StructuredFields
 
 MAX_CHOICES = 128
 
@@ -18,7 +19,7 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = None  # padding against traffic analysis; we send none either way
 
 
-class SamplingFields(RequestBody):
+class SamplingFields(StructuredFields):
     """What decides the tokens; None means the documented default."""
 
     model: str | None = None

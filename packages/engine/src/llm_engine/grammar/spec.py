@@ -1,0 +1,27 @@
+"""What an output must look like, as plain data that crosses process borders; knows nothing of compilers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+MAX_CHARS = 2**18
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A constraint on a whole output.
+
+    Attributes:
+        kind: What `text` is.
+        text: "json_schema": the schema as JSON text. "json_object": nothing. "regex": a regular expression
+            that the whole output matches. "choice": a JSON list of strings, one of which the output is.
+            "grammar": a context-free grammar, in Lark's notation or in GBNF.
+        after: The output is free until it holds this text, such as the mark that ends the model's thinking;
+            "": it is constrained from the first token on.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    after: str = ""

@@ -1,0 +1,146 @@
+"""The grammars of a worker's rows: what they have accepted, and which tokens they allow next.
+
+A step's draw needs the tokens of the step before, which may still be on its way. So masks are asked for
+behind the step's forward pass: the tokens before it are on the host long before it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from llm_scheduler import NewRow, StepPlan, StepResult
+from numpy.typing import NDArray
+from torch import Tensor
+
+from llm_engine.grammar.compiler import GrammarCompiler, InvalidGrammar, Matcher
+from llm_engine.worker.errors import PlanError
+from llm_engine.worker.row_params import RowParams
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Which tokens some of a step's drawn rows may take.
+
+    Attributes:
+        rows: int64[G], entries of the logits.
+        bits: int32[G, words]; bit i of word w stands for the token 32 w + i.
+    """
+
+    rows: NDArray[np.int64]
+    bits: NDArray[np.int32]
+
+    def apply(self, logits_EV: Tensor) -> Tensor:
+        """A copy of the logits with minus infinity for the tokens that are not allowed."""
+        device = logits_EV.device
+        rows, words = torch.from_numpy(self.rows), torch.from_numpy(self.bits)
+        if device.type == "cuda":
+            rows, words = (x.pin_memory().to(device, non_blocking=True) for x in (rows, words))
+        shifts = torch.arange(32, dtype=torch.int32, device=device)
+        allowed = ((words[:, :, None] >> shifts) & 1).view(len(rows), -1)[:, : logits_EV.shape[1]] != 0
+        masked = logits_EV.index_select(0, rows)
+        width = allowed.shape[1]
+        masked[:, :width].masked_fill_(~allowed, float("-inf"))
+        masked[:, width:] = float("-inf")
+        return logits_EV.index_copy(0, rows, masked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Undelivered:
+    """A launched step whose tokens were not accepted yet: its result, and the matchers of its rows."""
+
+    result: Callable[[], StepResult]
+    matchers: list[tuple[int, Matcher]]
+
+
+class GrammarRows:
+    """Matchers by slot.
+
+    Args:
+        compiler: Makes the compiler when the first grammar comes; None: there is no tokenizer.
+    """
+
+    def __init__(self, compiler: Callable[[], GrammarCompiler] | None) -> None:
+        self._make_compiler = compiler
+        self._compiler: GrammarCompiler | None = None
+        self._matchers: dict[int, Matcher] = {}
+        self._undelivered: list[_Undelivered] = []
+
+    def admit(self, row: NewRow) -> None:
+        """Starts a row's grammar, if it has one; a row that comes back has outputs already.
+
+        Raises:
+            PlanError: The grammar cannot be compiled; the engine checks it before.
+        """
+        self._matchers.pop(row.slot, None)
+        params = row.payload
+        if not isinstance(params, RowParams) or params.grammar is None:
+            return
+        if self._make_compiler is None:
+            raise PlanError(f"request {row.request_id}: grammars need a tokenizer")
+        self._compiler = self._compiler or self._make_compiler()
+        try:
+            grammar = self._compiler.compile(params.grammar)
+        except InvalidGrammar as error:
+            raise PlanError(f"request {row.request_id}: {error}") from None
+        self._matchers[row.slot] = grammar.start(row.token_ids[row.num_prompt_tokens :].tolist())
+
+    def release(self, slots: NDArray[np.int32]) -> None:
+        """Forgets the slots' grammars."""
+        for slot in slots.tolist():
+            self._matchers.pop(slot, None)
+
+    def note(self, plan: StepPlan, sample_rows: NDArray[np.int64], result: Callable[[], StepResult]) -> None:
+        """Remembers a launched step, whose tokens its rows' grammars must accept before their next ones."""
+        if not self._matchers:
+            return
+        found = [(row, self._matchers.get(slot)) for row, slot in self._drawn(plan, sample_rows)]
+        matchers = [(row, matcher) for row, matcher in found if matcher is not None]
+        if matchers:
+            self._undelivered.append(_Undelivered(result, matchers))
+
+    def masks(
+        self, plan: StepPlan, sample_rows: NDArray[np.int64], faults: dict[int, str]
+    ) -> TokenMasks | None:
+        """What the drawn rows of a plan may take; waits for the tokens of the steps before.
+
+        Args:
+            plan: The step whose forward pass is queued.
+            sample_rows: int64[E], its rows that yield a token.
+            faults: Gets the rows whose grammar cannot go on, with the reason.
+
+        Returns:
+            None where none of them has a grammar.
+        """
+        if not self._matchers:
+            return None
+        entries = [
+            (entry, row, matcher)
+            for entry, (row, slot) in enumerate(self._drawn(plan, sample_rows))
+            if (matcher := self._matchers.get(slot)) is not None
+        ]
+        if not entries:
+            return None
+        self._accept_delivered()
+        assert self._compiler is not None
+        bits = np.zeros((len(entries), self._compiler.num_words), np.int32)
+        for place, (_, row, matcher) in enumerate(entries):
+            matcher.fill(bits[place])
+            if (fault := matcher.fault) is not None:
+                faults[row] = f"the grammar cannot go on: {fault}"
+                bits[place] = -1  # what is drawn is not used
+        return TokenMasks(np.array([entry for entry, _, _ in entries], np.int64), bits)
+
+    def _accept_delivered(self) -> None:
+        for step in self._undelivered:
+            tokens = step.result().tokens
+            for row, matcher in step.matchers:
+                matcher.accept(tokens.row(row).tolist())
+        self._undelivered.clear()
+
+    @staticmethod
+    def _drawn(plan: StepPlan, sample_rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """(row, slot) of the rows that yield a token."""
+        return list(zip(sample_rows.tolist(), plan.slots[sample_rows].tolist(), strict=True))
