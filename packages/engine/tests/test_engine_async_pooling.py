@@ -189,7 +189,7 @@ async def test_each_front_end_names_the_other_for_the_other_kind(folder):
         await AsyncLLM.start(EngineOptions(model=str(folder), **OPTIONS))
 
 
-async def test_the_front_end_needs_no_torch():
+def test_the_front_end_needs_no_torch():
     code = "import sys, llm_engine.async_start; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from llm_tokenizer import Tokenizer
@@ -350,7 +350,8 @@ class AsyncPoolingLLM:
         if self._death is not None:
             return
         self._death = death
-        for future in (*self._passes.values(), *self._stats.values()):
+        waiting: list[asyncio.Future[Any]] = [*self._passes.values(), *self._stats.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(EngineDead(str(death)))
 
