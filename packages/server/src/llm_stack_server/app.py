@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from llm_stack_server import http_errors
 from llm_stack_server.auth import ApiKeyMiddleware
@@ -12,8 +12,23 @@ from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
+from llm_stack_server.pooling_calls import check_generates
 from llm_stack_server.request_id import RequestIdMiddleware
-from llm_stack_server.routes import chat, completions, health, messages, metrics, models, responses, tokenize
+from llm_stack_server.routes import (
+    chat,
+    classify,
+    completions,
+    embeddings,
+    health,
+    messages,
+    metrics,
+    models,
+    pooling,
+    rerank,
+    responses,
+    score,
+    tokenize,
+)
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.usage_limits import UsageMiddleware
 
@@ -34,7 +49,9 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
         context.lifecycle.attach(engine)
     app = FastAPI(title="LLM Stack", openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    for module in (chat, completions, messages, responses, models, tokenize, health, metrics):
+    for module in (chat, completions, messages, responses):
+        app.include_router(module.router, dependencies=[Depends(check_generates)])
+    for module in (embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
         app.include_router(module.router)
     http_errors.install(app)
     # The last one added is the outermost.

@@ -137,9 +137,9 @@ class Serving:
 
     async def _start_engine(self) -> Engine | None:
         """The engine; None where it failed (told to the user) or a signal came first."""
-        from llm_engine import AsyncLLM  # heavy: only once the port is ours
+        from llm_engine import start_engine  # heavy: only once the port is ours
 
-        starting = asyncio.ensure_future(AsyncLLM.start(self._options))
+        starting = asyncio.ensure_future(start_engine(self._options))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

@@ -109,12 +109,12 @@ class Permit:
         if self._key_name is not None:
             self._limits.metrics.key_tokens.labels(self._key_name, "prompt").inc(num_tokens)
 
-    def spend(self, num_tokens: int) -> None:
-        """Count generated tokens. They may overdraw the rate; later requests wait the longer."""
+    def spend(self, num_tokens: int, kind: str = "output") -> None:
+        """Count tokens known only after the work. They may overdraw the rate; later requests wait longer."""
         if self._tokens is not None:
             self._tokens.spend(num_tokens)
         if self._key_name is not None:
-            self._limits.metrics.key_tokens.labels(self._key_name, "output").inc(num_tokens)
+            self._limits.metrics.key_tokens.labels(self._key_name, kind).inc(num_tokens)
 
     def leave(self) -> None:
         """Give the place back."""
