@@ -29,7 +29,7 @@ class ByteCodec:
     chat_template: str | None = "system user assistant"
     special_token_ids = frozenset({EOS})
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, allow_special: bool = True) -> list[int]:
         return list(text.encode())
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

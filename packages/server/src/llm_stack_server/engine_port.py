@@ -15,6 +15,10 @@ API_VERSION = 1
 class TextCodec(Protocol):
     """The part of `llm_tokenizer.Tokenizer` in use. All methods are safe to call from threads."""
 
+    def __hash__(self) -> int:
+        """By identity, so that what is derived from a codec can be kept."""
+        ...
+
     @property
     def chat_template(self) -> str | None:
         """The model's Jinja template, or None."""
@@ -25,8 +29,8 @@ class TextCodec(Protocol):
         """Ids that `decode` leaves out with ``skip_special_tokens``."""
         ...
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``."""
+    def encode(self, text: str, *, add_special_tokens: bool = True, allow_special: bool = True) -> list[int]:
+        """Token ids of ``text``; with ``allow_special`` false none is special, whatever the text spells."""
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llm_stack_server.engine_port import Engine, TextCodec
 from llm_stack_server.errors import InvalidField
+from llm_stack_server.plain_marks import PlainMarks
 from llm_stack_server.schemas.chat import ChatMessage
 from llm_stack_server.schemas.completion import PromptItem
 
@@ -90,11 +91,17 @@ def _render(
     continue_final: bool,
     variables: dict[str, Any],
 ) -> Prompt:
-    text = codec.render_chat(
-        messages, add_generation_prompt=add_generation, continue_final_message=continue_final, **variables
+    marks = PlainMarks(codec)
+    # What the model wrote itself may hold marks that its template looks for.
+    turns = [
+        turn if turn["role"] == "assistant" else {**turn, "content": marks.hide(turn["content"])}
+        for turn in messages
+    ]
+    printed = codec.render_chat(
+        turns, add_generation_prompt=add_generation, continue_final_message=continue_final, **variables
     )
-    # The template writes the start token itself.
-    return Prompt(token_ids=codec.encode(text, add_special_tokens=False), text=text)
+    token_ids, text = marks.encode(printed)
+    return Prompt(token_ids=token_ids, text=text)
 
 
 def _check_template_flags(
