@@ -46,6 +46,7 @@ class Pouring:
 
 class FastHead(BoundedHeadProtocol):
     head_timeout_s = 0.2
+    linger_s = 0.3
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ async def test_a_second_head_has_its_own_time(serve):
     port, _ = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(3):
-        writer.write(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b" 200 " in await asyncio.wait_for(reader.readuntil(b'live"}'), 5)
         await asyncio.sleep(0.25)  # longer than a head may take: between requests only keep-alive counts
     writer.write(b"GET /health/live HT")
@@ -254,13 +255,29 @@ async def test_a_body_that_trickles_in_gets_408(serve, engine, chunked):
     port, client = await serve(body_timeout_s=0.3)
     kind = b"transfer-encoding: chunked" if chunked else b"content-length: 5000"
     head = (
-        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" + kind + b"\r\n\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        + kind
+        + b"\r\n\r\n"
     )
     answer = await exchange(port, head, b"1\r\na\r\n" if chunked else b"a")
     assert b" 408 " in answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
     assert engine.seen == []
     assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 200
+
+
+async def test_who_is_refused_cannot_hold_the_connection(serve):
+    port, _ = await serve(api_key=("k",))
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5000\r\n\r\n"
+    assert b" 401 " in await exchange(port, head, b"a")  # it sends on and on, and is closed none the less
+    # One that sends the rest at once may go on with the connection.
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):
+        writer.write(head)
+        assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"}}"), 5)
+        writer.write(b"a" * 5000)
+        await asyncio.sleep(0.4)
+    writer.close()
 
 
 async def test_a_long_answer_outlives_the_body_timeout(serve, engine):
@@ -286,7 +303,7 @@ async def test_many_headers_and_a_lying_length(serve):
     port, client = await serve()
     many = b"".join(b"h%d: v\r\n" % index for index in range(10_000))
     assert b" 431 " in await exchange(port, b"GET /version HTTP/1.1\r\n" + many + b"\r\n")
-    huge = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % 2**31
+    huge = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % 2**31
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(huge + b"a" * 1000)
     assert b" 413 " in await asyncio.wait_for(reader.readline(), 8)

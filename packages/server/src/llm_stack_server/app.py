@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fastapi import Depends, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from llm_stack_server import http_errors
 from llm_stack_server.auth import ApiKeyMiddleware
 from llm_stack_server.body_limit import BodyLimitMiddleware
+from llm_stack_server.browser_guard import ANY_ORIGIN, BrowserGuard
 from llm_stack_server.context import Context
 from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
@@ -29,8 +31,21 @@ from llm_stack_server.routes import (
     score,
     tokenize,
 )
+from llm_stack_server.security_headers import SecurityHeadersMiddleware
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.usage_limits import UsageMiddleware
+
+# What a page may read of an answer's headers.
+_EXPOSED_HEADERS = (
+    "retry-after",
+    "x-ignored-fields",
+    "x-request-id",
+    *(
+        f"x-ratelimit-{part}-{kind}"
+        for part in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+)
 
 
 def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAPI:
@@ -62,6 +77,19 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     app.add_middleware(DeadlineMiddleware, metrics=context.metrics, max_s=settings.max_request_s)
     app.add_middleware(AdmissionMiddleware, lifecycle=context.lifecycle)
     app.add_middleware(ApiKeyMiddleware, keys=context.keys)
+    app.add_middleware(
+        BrowserGuard, keys=context.keys, origins=settings.cors_origin, hosts=settings.allowed_host
+    )
+    if settings.cors_origin:
+        # Never with credentials: keys are sent by the page's own program, not by the browser.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=(ANY_ORIGIN,),
+            expose_headers=_EXPOSED_HEADERS,
+        )
     app.add_middleware(HttpMetricsMiddleware, metrics=context.metrics)
+    app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(RequestIdMiddleware)
     return app

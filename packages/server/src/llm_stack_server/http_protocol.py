@@ -10,6 +10,7 @@ from llm_stack_server.connection import EXTENSION
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 30.0
+LINGER_S = 5.0
 
 
 def _answer(status: str, message: str, code: str) -> bytes:
@@ -33,11 +34,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """Answers 431 and closes once request line and headers exceed `MAX_HEAD_BYTES`.
 
     A head must be whole within `head_timeout_s`, also the first one of a connection that sends nothing (408).
+    Who is refused before the body was read may send the rest for `linger_s`, so that it can read the answer.
     Implements `connection.Connection`, and is found in the scope of each request.
     """
 
     head_timeout_s = HEAD_TIMEOUT_S
+    linger_s = LINGER_S
     _head_timer: asyncio.TimerHandle | None = None
+    _linger_timer: asyncio.TimerHandle | None = None
     _received_bytes = 0  # while the head is incomplete
     _parsed_bytes = 0  # of the head; a whole one may come in one piece
     _in_head = True
@@ -50,6 +54,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._stop_head_timer()
+        self._stop_linger_timer()
         super().connection_lost(exc)
 
     def is_write_paused(self) -> bool:
@@ -108,9 +113,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The next bytes begin another head."""
+        self._stop_linger_timer()
         super().on_message_complete()
         self._in_head = True
         self._received_bytes = self._parsed_bytes = 0
+
+    def on_response_complete(self) -> None:
+        """The answer is sent, perhaps before the whole request came."""
+        super().on_response_complete()
+        if not self._in_head and self._linger_timer is None and not self.transport.is_closing():
+            self._linger_timer = self.loop.call_later(self.linger_s, self.transport.close)
 
     def _count(self, size: int) -> None:
         self._parsed_bytes += size
@@ -128,6 +140,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_linger_timer(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
 
     def _refuse_slow_head(self) -> None:
         self._head_timer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from llm_stack_server.errors import StartupError
@@ -36,7 +37,25 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def check_exposure(listener: socket.socket, *, is_open: bool, allow_open: bool) -> None:
+    """Refuse to serve other machines without any protection, unless the user says so.
+
+    Raises:
+        StartupError: the address is not a loopback one, all is open, and nobody allowed that. The listener
+            is closed.
+    """
+    host = listener.getsockname()[0]
+    if not is_open or allow_open or ipaddress.ip_address(host).is_loopback:
+        return
+    listener.close()
+    raise StartupError(
+        f"{host} can be reached from other machines and there are no API keys: give --api-key-file, "
+        "or --allow-open to serve anyone"
+    )
+
+
+def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
     """The address as a URL."""
+    scheme = "https" if is_tls else "http"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

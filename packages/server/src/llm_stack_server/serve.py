@@ -20,8 +20,9 @@ from llm_stack_server.context import Context
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.http_protocol import BoundedHeadProtocol
-from llm_stack_server.listening import listen, url_of
+from llm_stack_server.listening import check_exposure, listen, url_of
 from llm_stack_server.settings import ServerSettings
+from llm_stack_server.tls import Tls
 
 _LOG = logging.getLogger("llm_stack_server")
 _HEALTH_INTERVAL_S = 0.5
@@ -41,16 +42,21 @@ def serve(settings: ServerSettings, options: EngineOptions) -> int:
         The exit code: 0 after a drain, 1 where the engine could not start or has died.
 
     Raises:
-        StartupError: the port is taken, or an option is wrong; nothing was loaded.
+        StartupError: the port is taken, an option is wrong, or all would be open to other machines; nothing
+            was loaded.
     """
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    tls = None
+    if settings.tls_cert is not None:
+        tls = Tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     listener = listen(settings.host, settings.port)
+    check_exposure(listener, is_open=settings.is_open(), allow_open=settings.allow_open)
     with contextlib.closing(listener), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(Serving(settings, options, listener).run())
+        return runner.run(Serving(settings, options, listener, tls).run())
 
 
 class _Http(uvicorn.Server):
@@ -65,10 +71,18 @@ class _Http(uvicorn.Server):
 class Serving:
     """One run of the server."""
 
-    def __init__(self, settings: ServerSettings, options: EngineOptions, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        options: EngineOptions,
+        listener: socket.socket,
+        tls: Tls | None = None,
+    ) -> None:
         self._settings = settings
         self._options = options
         self._listener = listener
+        self._tls = tls
+        self._url = url_of(listener, is_tls=tls is not None)
         app = create_app(settings)
         self._context: Context = app.state.context
         self._http = _Http(
@@ -82,6 +96,8 @@ class Serving:
                 access_log=settings.access_log,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 server_header=False,
+                proxy_headers=False,  # nothing here goes by the client's address
+                ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
             )
         )
         self._stop = asyncio.Event()
@@ -94,7 +110,7 @@ class Serving:
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
-        _say(f"listening on {url_of(self._listener)}, loading {self._options.model}")
+        _say(f"listening on {self._url}, loading {self._options.model}")
         try:
             return await self._with_engine()
         finally:
@@ -106,17 +122,22 @@ class Serving:
         (self._stop_now if self._stop.is_set() else self._stop).set()
 
     def _reload(self) -> None:
-        """Read the key file again; a wrong one changes nothing."""
+        """Read the key file and the certificate again; a wrong one changes nothing."""
         keys = self._context.keys
-        if not keys.has_file:
-            _say("SIGHUP: there is no key file to read again")
-            return
+        if keys.has_file:
+            self._try_again("API keys", keys.reload)
+        if self._tls is not None:
+            self._try_again("certificate", self._tls.reload)
+        if not keys.has_file and self._tls is None:
+            _say("SIGHUP: there is neither a key file nor a certificate to read again")
+
+    def _try_again(self, what: str, reload: Callable[[], None]) -> None:
         try:
-            keys.reload()
+            reload()
         except StartupError as error:
-            _say(f"SIGHUP: the keys stay as they were: {error}")
+            _say(f"SIGHUP: {what} stay as before: {error}")
         else:
-            _say(f"SIGHUP: {len(keys)} keys are valid now")
+            _say(f"SIGHUP: {what} read again")
 
     async def _with_engine(self) -> int:
         engine = await self._start_engine()
@@ -125,7 +146,7 @@ class Serving:
         try:
             self._context.lifecycle.attach(engine)
             names = ", ".join(self._context.model_names())
-            _say(f"ready: {names} on {url_of(self._listener)}, context of {engine.max_model_len} tokens")
+            _say(f"ready: {names} on {self._url}, context of {engine.max_model_len} tokens")
             died = await _either(self._watch(engine), self._stop.wait())
             if died:
                 return await self._report_death()

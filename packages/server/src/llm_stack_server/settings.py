@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ _NOT_NEGATIVE = (
 )
 _SECONDS = ("drain_timeout_s", "max_request_s")
 _POSITIVE_SECONDS = ("stream_stall_s", "body_timeout_s")
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9.\-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_HOST = re.compile(r"[A-Za-z0-9.\-]{1,253}")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -47,6 +50,27 @@ class ServerSettings:
     )
     api_key_file: str | None = _option(
         None, "File with one such key a line; lines that begin with # are skipped. SIGHUP reads it again."
+    )
+    allow_open: bool = _option(
+        False,
+        "Serve other machines without API keys or client certificates: anyone who reaches the port.",
+    )
+    tls_cert: str | None = _option(
+        None,
+        "PEM file with the server's certificate and chain; then only HTTPS is spoken. SIGHUP reads it again.",
+    )
+    tls_key: str | None = _option(
+        None, "PEM file with its private key, where the certificate's file has none."
+    )
+    tls_client_ca: str | None = _option(
+        None, "PEM file with authorities; clients then need a certificate from one of them."
+    )
+    cors_origin: tuple[str, ...] = _option(
+        (),
+        "Origin of web pages that may use the server, such as https://chat.example; repeat it, or * for all.",
+    )
+    allowed_host: tuple[str, ...] = _option(
+        (), "Host name by which a server without keys may be called on a loopback address, besides localhost."
     )
     served_model_name: tuple[str, ...] = _option(
         (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
@@ -103,6 +127,7 @@ class ServerSettings:
                 f"output_format: must be auto, none or one of {', '.join(FORMAT_NAMES)}, "
                 f"got {self.output_format!r}"
             )
+        self._check_network()
         if self.max_body_bytes < 1024:
             raise StartupError(f"max_body_bytes: must be at least 1024, got {self.max_body_bytes}")
         for name in _NOT_NEGATIVE:
@@ -120,3 +145,20 @@ class ServerSettings:
             raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
         if not all(self.served_model_name):
             raise StartupError("served_model_name: must not be empty")
+
+    def is_open(self) -> bool:
+        """Whether anyone who reaches the port may use the server."""
+        return not self.api_key and self.api_key_file is None and self.tls_client_ca is None
+
+    def _check_network(self) -> None:
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(self, name) is not None and self.tls_cert is None:
+                raise StartupError(f"{name}: needs tls_cert")
+        for origin in self.cors_origin:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise StartupError(
+                    f"cors_origin: must be *, or like https://chat.example:8443 with no path, got {origin!r}"
+                )
+        for host in self.allowed_host:
+            if not _HOST.fullmatch(host):
+                raise StartupError(f"allowed_host: must be a host name without port, got {host!r}")
