@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 from llm_stack_server import keys as keys_module
+from llm_stack_server import routes
+from llm_stack_server.auth import OPEN_PATHS
 from llm_stack_server.errors import StartupError
 from llm_stack_server.keys import KeyRing
 from llm_stack_server.settings import ServerSettings
@@ -108,3 +113,21 @@ async def test_digests_and_odd_headers_open_nothing(make_client):
     assert (await client.get("/version", headers={"x-api-key": SECRET})).status_code == 200
     raw = [(b"x-api-key", b"\xff\x00")]
     assert (await client.get("/version", headers=raw)).status_code == 401
+
+
+async def test_no_route_is_forgotten(make_client, engine):
+    """Whatever is routed, now and later, by every method and in odd spellings of its path."""
+    client = make_client(api_key=("k",))
+    modules = [
+        import_module(f"llm_stack_server.routes.{name}") for _, name, _ in iter_modules(routes.__path__)
+    ]
+    paths = {re.sub(r"[{}]|:path", "", route.path) for module in modules for route in module.router.routes}
+    assert {"/v1/messages", "/v1/chat/completions", "/metrics", "/v1/responses/response_id"} <= paths
+    for path in sorted(paths - OPEN_PATHS):
+        spellings = (path, f"/{path}", f"{path}/", path.upper(), path.replace("/", "/%2e/", 1), f"/api{path}")
+        for spelling in spellings:
+            for method in ("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"):
+                for headers in ({}, {"authorization": "Bearer x"}, {"x-api-key": "x"}, {"api-key": "k"}):
+                    response = await client.request(method, spelling, headers=headers)
+                    assert response.status_code == 401, (method, spelling)
+    assert engine.seen == []

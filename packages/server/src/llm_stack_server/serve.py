@@ -135,7 +135,7 @@ class Serving:
         try:
             reload()
         except StartupError as error:
-            _say(f"SIGHUP: {what} stay as before: {error}")
+            _say(f"SIGHUP: {what} not read again, all stays as before: {error}")
         else:
             _say(f"SIGHUP: {what} read again")
 
