@@ -6,6 +6,7 @@ One compiler belongs to one tokenizer. Its methods are safe to call from several
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from llm_engine.grammar.spec import MAX_CHARS, GrammarSpec
 
 _MAX_COMPILED = 256
 _MAX_CHOICES = 10_000
+_GBNF_RULE = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)[ \t]*::=", re.MULTILINE)
 # Between two tokens of JSON; without a bound a model may go on with it for ever.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,16}"
 # So much work a grammar and a step of it may cost, in llguidance's units: about a second, and a tenth of one.
@@ -118,12 +120,20 @@ class GrammarCompiler:
         matcher = LLMatcher(tokens, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidGrammar(_one_line(matcher.get_error()))
+        self._check_not_empty(matcher)
         grammar = Grammar(matcher, self, spec.after)
         with self._lock:
             self._compiled[spec] = grammar
             while len(self._compiled) > _MAX_COMPILED:
                 self._compiled.popitem(last=False)
         return grammar
+
+    def _check_not_empty(self, matcher: LLMatcher) -> None:
+        """Refuse what compiles and yet has no first token, such as a reference to itself alone."""
+        first, bits = matcher.deep_copy(), np.zeros(self.num_words, np.int32)
+        first.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        if first.is_error() or not bits.any():
+            raise InvalidGrammar("it allows no text at all")
 
     def _llguidance_tokens(self) -> LLTokenizer:
         if self._tokens is None:
@@ -177,11 +187,21 @@ def _source(spec: GrammarSpec) -> str:
         case "choice":
             return LLMatcher.grammar_from_lark("start: " + " | ".join(_choices(spec.text)))
         case "grammar":
+            _check_rules(spec.text)
             try:
                 return LLMatcher.grammar_from_lark(any_to_lark(spec.text))
             except Exception as error:  # noqa: BLE001 -- the library raises plain exceptions
                 raise InvalidGrammar(_one_line(str(error))) from None
     raise InvalidGrammar(f"unknown kind {spec.kind!r}")
+
+
+def _check_rules(text: str) -> None:
+    """Refuse a GBNF rule that is given twice: the library would take the last one without a word."""
+    seen: set[str] = set()
+    for name in _GBNF_RULE.findall(text):
+        if name in seen:
+            raise InvalidGrammar(f"the rule {name[:40]!r} is given twice")
+        seen.add(name)
 
 
 def _json_schema(schema: object) -> str:
