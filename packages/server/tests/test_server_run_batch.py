@@ -8,14 +8,17 @@ import random
 import tracemalloc
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llm_engine import LLM
 from llm_engine.errors import EngineBusy, EngineDead
 from llm_stack_server.batch.files import Claim, InputFile, Ledger, OutputFile
 from llm_stack_server.batch.lines import BadLine, BatchRequest, Reply, read_line
 from llm_stack_server.batch.runner import BatchRunner, Counts
-from llm_stack_server.cli import main, session
+from llm_stack_server.cli import main, run_batch
+from server_pooling_models import write_embedder
 
 CHAT = {"model": "double", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -32,7 +35,7 @@ def batch(engine, tmp_path, monkeypatch):
     async def open_double(options):
         yield engine
 
-    monkeypatch.setattr(session, "open_engine", open_double)
+    monkeypatch.setattr(run_batch, "_open_engine", open_double)
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
 
     def run(lines, *flags):
@@ -316,3 +319,28 @@ def test_memory_is_flat(tmp_path):
     assert len(answers.read_bytes().splitlines()) == 10_000
     assert answers.stat().st_size > 4_000_000
     assert peak < 800_000
+
+
+# A real core
+
+
+def test_vectors_are_those_of_the_engine(tmp_path):
+    write_embedder(tmp_path)
+    texts = ["the cat sat on the mat", "a dog eats", "cat", "dog"]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    bodies = [{"model": "vectors", "input": text} for text in texts]
+    bodies.append({"model": "vectors", "input": texts, "encoding_format": "hex"})
+    lines = [line(f"r{index}", body, "/v1/embeddings") for index, body in enumerate(bodies)]
+    lines.append(line("chat", CHAT | {"model": "vectors"}))
+    source.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    flags = ["--served-model-name", "vectors", "--device", "cpu", "--dtype", "float32", "--threads", "1"]
+    command = ["run-batch", str(tmp_path), "-i", str(source), "-o", str(target), "--keep-order"]
+    assert main([*command, *flags, "--no-progress"]) == 1
+    replies = [json.loads(text)["response"] for text in target.read_text().splitlines()]
+    assert [reply["status_code"] for reply in replies] == [200, 200, 200, 200, 400, 400]
+    assert replies[4]["body"]["error"]["param"] == "encoding_format"
+    assert replies[5]["body"]["error"]["param"] == "model"
+    with LLM(str(tmp_path), device="cpu", dtype="float32", threads=1, progress=False) as llm:
+        expected = llm.embed(texts)
+    for reply, output in zip(replies, expected, strict=False):
+        np.testing.assert_allclose(reply["body"]["data"][0]["embedding"], output.embedding, atol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-BATCH_URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+BATCH_URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 _FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _SHOWN_CHARS = 100
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,13 +18,13 @@ from llm_engine.options import EngineOptions
 
 from llm_stack_server.batch.files import InputFile, Ledger, OutputFile
 from llm_stack_server.batch.runner import BatchRunner, Counts
-from llm_stack_server.cli import session
 from llm_stack_server.cli.flags import add_flags, from_flags
+from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.settings import ServerSettings
 
 # The server's options that change answers; the others are of sockets and clients.
-_SERVER_FLAGS = frozenset({"served_model_name", "output_format", "max_body_bytes"})
+_SERVER_FLAGS = frozenset({"served_model_name", "output_format", "any_dimensions", "max_body_bytes"})
 _ENVELOPE_BYTES = 65_536  # what a line may hold besides its body
 _TERMINAL_INTERVAL_S = 1.0
 _LOG_INTERVAL_S = 10.0
@@ -84,6 +85,18 @@ def run(parsed: argparse.Namespace) -> int:
     return 1 if counts.failed or failed_before else 0
 
 
+@contextlib.asynccontextmanager
+async def _open_engine(options: EngineOptions) -> AsyncIterator[Engine]:
+    """The engine that goes with the model: one that generates, or one that gives vectors."""
+    from llm_engine import start_engine  # heavy: only with good options
+
+    engine = await start_engine(options)
+    try:
+        yield engine
+    finally:
+        await engine.shutdown()
+
+
 class _Batch:
     """One run over open files."""
 
@@ -102,7 +115,7 @@ class _Batch:
         from llm_stack_server.app import create_app  # only with good options: the web stack takes a moment
         from llm_stack_server.batch.in_process import post
 
-        async with session.open_engine(options) as engine:
+        async with _open_engine(options) as engine:
             app = create_app(settings, engine)
             runner = BatchRunner(
                 lambda url, body: post(app, url, body),
