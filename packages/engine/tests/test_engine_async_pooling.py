@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -142,6 +141,18 @@ async def test_a_caller_who_leaves_takes_back_what_has_not_run(engine):
     assert (await engine.stats()).scheduled_tokens == after.scheduled_tokens
 
 
+async def test_a_small_request_does_not_wait_for_a_large_one(engine):
+    before = await engine.stats()
+    large = asyncio.ensure_future(engine.embed(["the cat eats food now " * 6] * 8_000))
+    while (await engine.stats()).steps == before.steps:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await engine.embed(["cat"])
+    assert not large.done()
+    large.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await large
+
+
 async def test_the_loop_turns_while_a_large_request_runs(engine):
     task = asyncio.ensure_future(engine.embed(["the cat eats food now " * 6] * 1_000))
     worst = 0.0
@@ -189,9 +200,10 @@ async def test_each_front_end_names_the_other_for_the_other_kind(folder):
         await AsyncLLM.start(EngineOptions(model=str(folder), **OPTIONS))
 
 
-def test_the_front_end_needs_no_torch():
+async def test_the_front_end_needs_no_torch():
     code = "import sys, llm_engine.async_start; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    python = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await python.wait() == 0
 
 
 async def test_short_vectors_are_as_the_config_says():

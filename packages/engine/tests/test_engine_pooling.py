@@ -141,6 +141,17 @@ def test_short_vectors_are_normalised_again(bert):
             llm.embed(TEXTS, dimensions=bad, progress=False)
 
 
+def test_a_vector_of_each_token(tmp_path):
+    model = make(tmp_path, "BertModel", "BertConfig")
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        outputs = llm.embed(TEXTS, per_token=True, normalize=False, progress=False)
+        short = llm.embed(TEXTS, per_token=True, normalize=True, dimensions=5, progress=False)
+    for text, output, cut in zip(TEXTS, outputs, short, strict=True):
+        want = states(model, text).numpy()
+        assert output.embedding == pytest.approx(want, abs=1e-4)
+        assert cut.embedding == pytest.approx(unit(want[:, :5]), abs=1e-4)
+
+
 def test_no_pass_exceeds_the_budget(bert):
     llm, _ = bert
     client, passes = llm._client, []

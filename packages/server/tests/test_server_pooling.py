@@ -305,8 +305,22 @@ async def test_pooling_gives_what_the_model_gives(engines):
             assert packed[index]["shape"] == list(array.shape)
             got = np.frombuffer(base64.b64decode(packed[index]["data"]), dtype="<f4")
             assert got.reshape(array.shape) == pytest.approx(array, abs=1e-4)
-    error = await refused(client_of(engines["cross"]), "/pooling", {"input": "cat", "dimensions": 4})
-    assert error["param"] == "dimensions"
+    for field in ({"dimensions": 4}, {"task": "token_embed"}, {"normalize": True}):
+        error = await refused(client_of(engines["cross"]), "/pooling", {"input": "cat"} | field)
+        assert error["param"] == next(iter(field))
+
+
+async def test_pooling_gives_a_vector_of_each_token(engines):
+    client = client_of(engines["embed"])
+    body = {"input": TEXTS, "task": "token_embed", "normalize": False}
+    tokens = [np.array(one["data"]) for one in (await client.post("/pooling", json=body)).json()["data"]]
+    assert [array.shape for array in tokens] == [(8, SIZE), (5, SIZE), (10, SIZE), (3, SIZE)]
+    whole = vectors(await client.post("/v1/embeddings", json={"input": TEXTS, "normalize": False}))
+    assert np.stack([array.mean(0) for array in tokens]) == pytest.approx(whole, abs=1e-4)
+    unit = await client.post("/pooling", json={"input": "cat", "task": "token_embed"})
+    assert np.linalg.norm(unit.json()["data"][0]["data"], axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    error = await refused(client, "/pooling", {"input": "cat", "task": "classify"})
+    assert error["param"] == "task"
 
 
 # What a model cannot do

@@ -163,6 +163,7 @@ class AsyncPoolingLLM:
         dimensions: int | None = None,
         normalize: bool | None = None,
         truncate: int | None = None,
+        per_token: bool = False,
     ) -> list[EmbeddingOutput]:
         """As `LLM.embed`.
 
@@ -175,7 +176,12 @@ class AsyncPoolingLLM:
         """
         return await self._request(
             lambda pooler: pooler.embed(
-                texts, dimensions=dimensions, normalize=normalize, truncate=truncate, progress=False
+                texts,
+                dimensions=dimensions,
+                normalize=normalize,
+                truncate=truncate,
+                per_token=per_token,
+                progress=False,
             )
         )
 
@@ -243,7 +249,7 @@ class AsyncPoolingLLM:
         await asyncio.wait({self._reader})
         self._die(EngineDead("the engine was shut down"))
         await self._client.shutdown()
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     # Requests
 
@@ -278,6 +284,7 @@ class AsyncPoolingLLM:
         texts: list[list[int]],
         token_types: list[list[int]] | None,
         normalize: bool | None,
+        per_token: bool,
     ) -> list[Floats]:
         """In a request's thread: one pass, with passes of others where they fit."""
         message = PoolTexts(
@@ -285,6 +292,7 @@ class AsyncPoolingLLM:
             texts=[_packed(text) for text in texts],
             token_types=None if token_types is None else [_packed(row) for row in token_types],
             normalize=normalize,
+            per_token=per_token,
         )
         ticket.running = asyncio.run_coroutine_threadsafe(self._pass(ticket, message), self._loop)
         if ticket.cancelled:  # it may have come between the two

@@ -177,6 +177,7 @@ class LLM:
         dimensions: int | None = None,
         normalize: bool | None = None,
         truncate: int | None = None,
+        per_token: bool = False,
         progress: bool = True,
     ) -> list[EmbeddingOutput]:
         """Turn texts into vectors.
@@ -191,6 +192,7 @@ class LLM:
             normalize: Scale vectors to length 1, after shortening; None: as the model's files say.
             truncate: Cut texts to so many tokens, special ones kept; None: texts that are too long are
                 refused.
+            per_token: A vector of each token, special ones included, instead of one of the text.
             progress: Show a progress bar.
 
         Returns:
@@ -201,7 +203,12 @@ class LLM:
             UnsupportedTask: The model gives scores.
         """
         return self._pooled().embed(
-            as_texts(texts), dimensions=dimensions, normalize=normalize, truncate=truncate, progress=progress
+            as_texts(texts),
+            dimensions=dimensions,
+            normalize=normalize,
+            truncate=truncate,
+            per_token=per_token,
+            progress=progress,
         )
 
     def score(

@@ -34,7 +34,11 @@ class RunPass(Protocol):
     """Runs whole texts in one pass; see `PoolingModel.run`."""
 
     def __call__(
-        self, texts: list[list[int]], token_types: list[list[int]] | None, normalize: bool | None
+        self,
+        texts: list[list[int]],
+        token_types: list[list[int]] | None,
+        normalize: bool | None,
+        per_token: bool,
     ) -> list[Floats]:
         """The result of each text."""
         ...
@@ -67,6 +71,7 @@ class Pooler:
         dimensions: int | None,
         normalize: bool | None,
         truncate: int | None,
+        per_token: bool,
         progress: bool,
     ) -> list[EmbeddingOutput]:
         """See `LLM.embed`."""
@@ -81,7 +86,7 @@ class Pooler:
         if normalize is not None and not isinstance(normalize, bool):
             raise InvalidRequest("normalize", f"must be true, false or None, got {normalize!r}")
         encoded = self._encoded(texts, "texts", truncate)
-        vectors = self._answers(encoded, normalize, progress)
+        vectors = self._answers(encoded, normalize, progress, per_token=per_token)
         if dimensions is not None and dimensions < self.info.size:
             vectors = [self._shortened(vector, dimensions, normalize) for vector in vectors]
         return [
@@ -153,7 +158,12 @@ class Pooler:
         return [self.encoder.one(text, name, truncate) for text, name in zip(texts, names, strict=True)]
 
     def _answers(
-        self, encoded: Sequence[EncodedText], normalize: bool | None, progress: bool
+        self,
+        encoded: Sequence[EncodedText],
+        normalize: bool | None,
+        progress: bool,
+        *,
+        per_token: bool = False,
     ) -> list[Floats]:
         """The result of each text, in their order."""
         answers: dict[int, Floats] = {}
@@ -166,6 +176,7 @@ class Pooler:
                     if any(text.token_types for text in texts)
                     else None,
                     normalize,
+                    per_token,
                 )
                 answers.update(zip(batch, results, strict=True))
                 bar.update(len(batch))
@@ -186,11 +197,12 @@ class Pooler:
             yield batch
 
     def _shortened(self, vector: Floats, dimensions: int, normalize: bool | None) -> Floats:
-        """The first numbers of a vector, of length 1 if the whole one is."""
-        part = vector[:dimensions]
+        """The first numbers of a vector or of each of several, of length 1 if the whole one is."""
+        part = vector[..., :dimensions]
         if not (self.info.normalize if normalize is None else normalize):
             return part
-        return part / max(float(np.linalg.norm(part)), 1e-12)
+        lengths = np.linalg.norm(part, axis=-1, keepdims=True)
+        return cast("Floats", part / np.maximum(lengths, np.float32(1e-12)))
 
     def _probabilities(self, raw: Floats) -> Floats:
         if self.activation == "identity":
@@ -263,9 +275,12 @@ def make_pooler(
     info = known or msgspec.convert(client.call("pooling_info"), PoolingInfo, from_attributes=True)
 
     def run(
-        texts: list[list[int]], token_types: list[list[int]] | None, normalize: bool | None
+        texts: list[list[int]],
+        token_types: list[list[int]] | None,
+        normalize: bool | None,
+        per_token: bool,
     ) -> list[Floats]:
-        found: list[Floats] = client.call("pool", texts, token_types, normalize)
+        found: list[Floats] = client.call("pool", texts, token_types, normalize, per_token)
         return found
 
     path = None if tokenizer is None else files.tokenizer_path

@@ -11,7 +11,7 @@ class EmbeddingOutput:
     """The vector of a text.
 
     Attributes:
-        embedding: float32 [dimensions].
+        embedding: float32 [dimensions], or [tokens, dimensions] where one of each token was asked for.
         num_prompt_tokens: Tokens of the text, special ones included.
     """
 

@@ -154,6 +154,7 @@ class PoolingModel:
         token_types: Sequence[Sequence[int]] | None = None,
         *,
         normalize: bool | None = None,
+        per_token: bool = False,
     ) -> list[Tensor]:
         """Runs whole texts in one pass.
 
@@ -161,10 +162,11 @@ class PoolingModel:
             texts: Token ids of each, at least one, at most `spec.body.max_positions`.
             token_types: The tokens' types, for models that tell two texts apart; None: all 0.
             normalize: Whether to scale to length 1; None: as the spec says.
+            per_token: Answer for each token, whatever the spec's pooling: the head runs over all of them.
 
         Returns:
-            For each text, float32 on the CPU: its vector [D], or [tokens, D] with pooling `token`. Scores
-            are raw (no softmax), vectors are scaled to length 1 where the spec says so.
+            For each text, float32 on the CPU: its vector [D], or [tokens, D] with pooling `token` or
+            `per_token`. Scores are raw (no softmax), vectors are scaled to length 1 where the spec says so.
         """
         lengths = [len(text) for text in texts]
         ends = torch.tensor([0, *lengths]).cumsum(0)
@@ -172,16 +174,17 @@ class PoolingModel:
         positions = torch.cat([torch.arange(length) for length in lengths])
         ids, types = _joined(texts), None if token_types is None else _joined(token_types).to(self.device)
         hidden_TE = self.body.forward_packed(ids.to(self.device), positions.to(self.device), packed, types)
-        pooled = hidden_TE if self.spec.pools_last else self._pool(hidden_TE, ends)
+        per_token = per_token or self.spec.pooling == "token"
+        pooled = hidden_TE if self.spec.pools_last or per_token else self._pool(hidden_TE, ends)
         for layer in self._head:
             pooled = layer.run(pooled)
-        if self.spec.pools_last:
+        if self.spec.pools_last and not per_token:
             pooled = self._pool(pooled, ends)
         pooled = pooled.float()
         if self.spec.normalize if normalize is None else normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=-1)
         on_host = pooled.cpu()
-        return list(torch.split(on_host, lengths) if self.spec.pooling == "token" else on_host)
+        return list(torch.split(on_host, lengths) if per_token else on_host)
 
     def _pool(self, hidden_TE: Tensor, ends: Tensor) -> Tensor:
         """[R, E], or [T, E] with pooling `token`."""

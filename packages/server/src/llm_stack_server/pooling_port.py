@@ -37,8 +37,9 @@ class PoolingEngine(Protocol):
         dimensions: int | None = None,
         normalize: bool | None = None,
         truncate: int | None = None,
+        per_token: bool = False,
     ) -> list[EmbeddingOutput]:
-        """A vector of each text. Cancelling takes back what has not run."""
+        """A vector of each text, or of each of its tokens. Cancelling takes back what has not run."""
         ...
 
     async def score(

@@ -63,6 +63,7 @@ class PoolTexts(msgspec.Struct, tag="pool", frozen=True, array_like=True, kw_onl
     texts: list[bytes]
     token_types: list[bytes] | None
     normalize: bool | None
+    per_token: bool = False
 
 
 ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown | PoolTexts

@@ -118,7 +118,7 @@ class PoolingCore:
             one = self._waiting[0]
             size = sum(map(len, one.texts)) // 4
             if batch and (
-                one.normalize != batch[0].normalize
+                (one.normalize, one.per_token) != (batch[0].normalize, batch[0].per_token)
                 or texts + len(one.texts) > self._max_texts
                 or tokens + size > self._max_tokens
             ):
@@ -138,9 +138,8 @@ class PoolingCore:
                     [bytes(len(text)) for text in one.texts] if one.token_types is None else one.token_types
                 )
             ]
-        arrays = cast(
-            "list[NDArray[np.float32]]", self._client.call("pool", texts, types, batch[0].normalize)
-        )
+        how = batch[0].normalize, batch[0].per_token
+        arrays = cast("list[NDArray[np.float32]]", self._client.call("pool", texts, types, *how))
         self._steps += 1
         self._tokens += sum(map(len, texts))
         results = []

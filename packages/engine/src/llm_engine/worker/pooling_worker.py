@@ -74,11 +74,12 @@ class PoolingWorker:
         texts: Sequence[Sequence[int]],
         token_types: Sequence[Sequence[int]] | None = None,
         normalize: bool | None = None,
+        per_token: bool = False,
     ) -> list[NDArray[np.float32]]:
         """Runs whole texts in one pass; see `PoolingModel.run`."""
         if self._model is None:
             raise WorkerError("no model yet: call load first")
-        return run_texts(self._model, texts, token_types, normalize)
+        return run_texts(self._model, texts, token_types, normalize, per_token=per_token)
 
 
 def describe(model: PoolingModel, max_tokens: int) -> PoolingInfo:
@@ -104,9 +105,13 @@ def run_texts(
     texts: Sequence[Sequence[int]],
     token_types: Sequence[Sequence[int]] | None,
     normalize: bool | None,
+    *,
+    per_token: bool = False,
 ) -> list[NDArray[np.float32]]:
     """One pass, its results as arrays."""
-    return [result.numpy() for result in model.run(texts, token_types, normalize=normalize)]
+    return [
+        result.numpy() for result in model.run(texts, token_types, normalize=normalize, per_token=per_token)
+    ]
 
 
 def create_pooling_worker(mesh: DeviceMesh, *, config: WorkerConfig | dict[str, object]) -> PoolingWorker:

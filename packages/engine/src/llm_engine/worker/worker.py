@@ -223,11 +223,12 @@ class Worker:
         texts: Sequence[Sequence[int]],
         token_types: Sequence[Sequence[int]] | None = None,
         normalize: bool | None = None,
+        per_token: bool = False,
     ) -> list[NDArray[np.float32]]:
         """Vectors of whole texts, in one pass beside the KV cache; after `pooling_info`."""
         if self._pooling is None:
             raise WorkerError("no embedder yet: call pooling_info first")
-        return run_texts(self._pooling, texts, token_types, normalize)
+        return run_texts(self._pooling, texts, token_types, normalize, per_token=per_token)
 
     def reset(self) -> None:
         """Forgets every slot; the KV cache's contents are not cleared."""

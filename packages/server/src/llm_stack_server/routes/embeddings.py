@@ -30,8 +30,8 @@ async def embeddings(request: Request) -> Response:
     return await list_answer(outputs, item, {"model": call.model, "usage": usage_of(outputs)}, call.headers)
 
 
-async def embed(call: Call[Any]) -> list[EmbeddingOutput]:
-    """The vectors that the body asks for.
+async def embed(call: Call[Any], *, per_token: bool = False) -> list[EmbeddingOutput]:
+    """The vectors that the body asks for, of the texts or of their tokens.
 
     Raises:
         InvalidField: the model has no vectors of that length, or refused a text.
@@ -39,7 +39,11 @@ async def embed(call: Call[Any]) -> list[EmbeddingOutput]:
     body = call.body
     check_dimensions(call, body.dimensions)
     work = call.engine.embed(
-        body.input, dimensions=body.dimensions, normalize=body.normalize, truncate=truncation(call)
+        body.input,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        truncate=truncation(call),
+        per_token=per_token,
     )
     return await outputs_of(call, work, {"texts": "input"})
 

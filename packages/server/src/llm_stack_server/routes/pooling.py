@@ -21,7 +21,7 @@ PATH = "/pooling"
 
 @router.post(PATH)
 async def pooling(request: Request) -> Response:
-    """Vectors of an embedder; raw scores of others, of each text or, where the model scores them, token."""
+    """Vectors of texts or tokens; of a model that scores, raw scores of what it scores."""
     call = await read_call(request, PoolingRequest, PATH)
     encoding = call.body.encoding_format
     outputs: list[Any]
@@ -30,7 +30,7 @@ async def pooling(request: Request) -> Response:
         outputs = await _rewards(call)
         arrays = [output.rewards for output in outputs]
     else:
-        outputs = await embed(call)
+        outputs = await embed(call, per_token=call.body.task == "token_embed")
         arrays = [output.embedding for output in outputs]
 
     def item(index: int, array: NDArray[np.float32]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ async def pooling(request: Request) -> Response:
 
 
 async def _rewards(call: Call[PoolingRequest]) -> list[Any]:
-    for name in ("dimensions", "normalize"):
+    for name in ("dimensions", "normalize", "task"):
         if getattr(call.body, name) is not None:
             raise UnsupportedField(name, f"{name} is for vectors; this model gives scores")
     work = call.engine.reward(call.body.input, truncate=truncation(call))

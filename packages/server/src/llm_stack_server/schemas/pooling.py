@@ -137,7 +137,9 @@ class EmbeddingsRequest(PoolingBody):
 
 
 class PoolingRequest(EmbeddingsRequest):
-    """The body of ``POST /pooling``."""
+    """The body of ``POST /pooling``. ``task`` is for embedders; None is "embed"."""
+
+    task: Literal["embed", "token_embed"] | None = None
 
 
 class ClassifyRequest(PoolingBody):
