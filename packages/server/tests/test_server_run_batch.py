@@ -280,6 +280,13 @@ def test_a_good_line_keeps_name_and_body(name, body):
     assert (found.number, found.custom_id, json.loads(found.body)) == (3, name, body)
 
 
+def test_a_body_is_handed_on_byte_by_byte():
+    body = b'{ "x": 1e400, "y":1.0, "y":123456789012345678901234567890, "z": "\\u00e9 \xc3\xa9" }'
+    found = read_line(1, json.dumps(line("a") | {"body": {}}).encode().replace(b"{}", body))
+    assert isinstance(found, BatchRequest)
+    assert found.body == body
+
+
 def test_a_ledger_tells_old_from_twice():
     with Ledger() as ledger:
         ledger.add_answer("a", "batch_req_1")
