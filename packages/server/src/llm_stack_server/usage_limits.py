@@ -72,6 +72,7 @@ class Permit:
     _requests: TokenBucket | None
     _tokens: TokenBucket | None
     _turn: Turn | None = field(default=None)
+    _spent: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Count the request.
@@ -113,14 +114,19 @@ class Permit:
         """Count tokens known only after the work. They may overdraw the rate; later requests wait longer."""
         if self._tokens is not None:
             self._tokens.spend(num_tokens)
-        if self._key_name is not None:
-            self._limits.metrics.key_tokens.labels(self._key_name, kind).inc(num_tokens)
+        self._spent[kind] = (
+            self._spent.get(kind, 0) + num_tokens
+        )  # shown at the end: this runs for each token
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Give the place back, and show what was spent."""
         turn, self._turn = self._turn, None
         assert turn is not None
         self._limits.queue.leave(turn)
+        if self._key_name is not None:
+            for kind, num_tokens in self._spent.items():
+                self._limits.metrics.key_tokens.labels(self._key_name, kind).inc(num_tokens)
+        self._spent.clear()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The ``x-ratelimit-`` headers of the rates that are limited."""
