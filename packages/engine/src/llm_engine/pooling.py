@@ -26,8 +26,10 @@ if TYPE_CHECKING:  # a front end in a process of its own runs without torch
 
 Floats: TypeAlias = NDArray[np.float32]
 ScoreActivation: TypeAlias = Literal["softmax", "sigmoid", "identity"]
-_BATCHED_TOKENS = 8192
-"""Of a pass, where the options do not say; a longer text then has a pass of its own."""
+_CUDA_BATCHED_TOKENS = 8192
+_CPU_BATCHED_TOKENS = 2048
+"""Of a pass, where the options do not say; a longer text then has a pass of its own. On a CPU more tokens
+bring nothing, and others wait the longer."""
 
 
 class RunPass(Protocol):
@@ -321,14 +323,15 @@ def build_pooler(
         encoder=encoder,
         run=run,
         activation=activation,
-        max_batched_tokens=pass_tokens(options),
+        max_batched_tokens=pass_tokens(options, info),
         max_texts=options.max_num_seqs,
     )
 
 
-def pass_tokens(options: EngineOptions) -> int:
+def pass_tokens(options: EngineOptions, info: PoolingInfo) -> int:
     """Tokens of a pass."""
-    return options.max_num_batched_tokens or _BATCHED_TOKENS
+    on_cuda = info.device.startswith("cuda")
+    return options.max_num_batched_tokens or (_CUDA_BATCHED_TOKENS if on_cuda else _CPU_BATCHED_TOKENS)
 
 
 def as_texts(texts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

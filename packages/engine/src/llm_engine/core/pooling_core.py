@@ -64,7 +64,7 @@ class PoolingCore:
             activation=score_activation(files.config, len(info.labels)),
             short_vectors=short_vectors(files.config),
         )
-        self._max_tokens = pass_tokens(options)
+        self._max_tokens = pass_tokens(options, info)
         self._max_texts = options.max_num_seqs
         self._waiting: deque[PoolTexts] = deque()
         self._steps = self._tokens = self._failed = 0
