@@ -14,7 +14,7 @@ import torch
 import transformers
 from llm_kernels.ops import selected
 from llm_stack_server.cli import main
-from llm_stack_server.diagnosis import host
+from llm_stack_server.diagnosis import devices, host
 from llm_stack_server.diagnosis.checkpoint import look_at_model
 
 
@@ -150,3 +150,43 @@ def test_a_taken_port_is_told():
         (finding,) = host.look_at_port("127.0.0.1", port)
     assert finding.level == "warning"
     assert "in use" in finding.value
+
+
+class Gpus:
+    """What torch tells of GPUs: each its free and whole memory, or an error."""
+
+    def __init__(self, monkeypatch, *memories):
+        self._memories = memories
+        for name, told in {
+            "is_available": lambda: bool(memories),
+            "device_count": lambda: len(memories),
+            "get_device_capability": lambda index: (9, 0),
+            "get_device_name": lambda index: "Some GPU",
+            "mem_get_info": self._memory,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, told)
+
+    def _memory(self, index):
+        found = self._memories[index]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def test_every_gpu_is_told_with_its_memory(monkeypatch):
+    gib = 2**30
+    Gpus(monkeypatch, (130 * gib, 140 * gib), (10 * gib, 140 * gib), RuntimeError("CUDA error: lost\nmore"))
+    findings = list(devices.look_at_gpus())
+    assert only(findings, "cuda:0").value == "Some GPU, compute capability 9.0, 130.0 of 140.0 GiB free"
+    assert [only(findings, f"cuda:{index}").level for index in range(3)] == ["ok", "warning", "broken"]
+    assert only(findings, "cuda:2").value.endswith("CUDA error: lost")
+
+
+@pytest.mark.parametrize(("has_driver", "level"), [(False, "ok"), (True, "broken")])
+def test_a_driver_without_gpus_is_broken(monkeypatch, tmp_path, has_driver, level):
+    Gpus(monkeypatch)
+    driver = tmp_path / "version"
+    if has_driver:
+        driver.write_text("NVRM")
+    monkeypatch.setattr(devices, "_DRIVER_FILE", driver)
+    assert only(devices.look_at_gpus(), "devices").level == level

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import tracemalloc
 from contextlib import asynccontextmanager
 
@@ -178,6 +179,25 @@ def test_a_dead_engine_ends_the_run_and_writes_no_answer_for_it(batch, engine, c
     assert (code, found) == (1, [])
     assert "--resume runs what is left" in capsys.readouterr().err
     assert engine.live == 0
+
+
+def test_ctrl_c_keeps_what_is_answered(batch, engine, capsys):
+    lines = [line(f"r{number}") for number in range(6)]
+    generate = engine.generate
+
+    def until_interrupted(*arguments, **options):
+        if len(engine.seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return generate(*arguments, **options)
+
+    engine.generate = until_interrupted
+    code, found = batch(lines, "--in-flight", "1")
+    assert code == 130
+    assert [answer["custom_id"] for answer in found] == ["r0", "r1", "r2"]
+    assert "stopped: 3 lines are answered, --resume runs the others" in capsys.readouterr().err
+    engine.generate = generate
+    code, found = batch(lines, "--resume")
+    assert (code, len(found), engine.live) == (0, 6, 0)
 
 
 def test_a_long_line_is_refused_and_the_next_one_runs(batch):

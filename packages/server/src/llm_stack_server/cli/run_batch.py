@@ -78,7 +78,12 @@ def run(parsed: argparse.Namespace) -> int:
             target = OutputFile.create(parsed.output, overwrite=parsed.overwrite)
         stack.callback(target.close)
         batch = _Batch(source, target, ledger, in_flight, keep_order=parsed.keep_order)
-        asyncio.run(batch.run(settings, options))
+        try:
+            asyncio.run(batch.run(settings, options))
+        except KeyboardInterrupt:
+            answered = batch.counts.done + batch.counts.failed
+            _say(f"stopped: {answered} lines are answered, --resume runs the others")
+            raise
     counts = batch.counts
     earlier = f"; of an earlier run {failed_before} failed" if failed_before else ""
     _say(f"{counts.done} done, {counts.failed} failed, {counts.skipped} skipped{earlier}")
