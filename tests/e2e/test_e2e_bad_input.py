@@ -42,7 +42,7 @@ CASES = [
     ("/v1/chat/completions", {"messages": []}, 400, "messages"),
     ("/v1/chat/completions", CHAT | {"max_completion_tokens": 3}, 400, "max_completion_tokens"),
     ("/v1/chat/completions", CHAT | {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
-    ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}, 400, "response_format"),
+    ("/v1/chat/completions", CHAT | {"response_format": {"type": "yaml"}}, 400, "response_format.type"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x " * 20_000}]}, 400, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, None),
     ("/detokenize", {"tokens": [49_152]}, 400, "tokens[0]"),

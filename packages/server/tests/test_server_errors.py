@@ -101,7 +101,7 @@ BAD_CHATS = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"audio": {"voice": "alloy"}}, "audio"),
     ({"modalities": ["text", "audio"]}, "modalities"),
