@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -267,3 +269,32 @@ def test_no_foreign_page_and_no_operator_route(server, alive):
         assert server.http.post(f"/{path}", json={}).status_code == 404
     for path in ("docs", "redoc"):
         assert server.http.get(f"/{path}").status_code == 404
+
+
+# C131: a second signal
+
+
+def test_a_second_signal_does_not_wait(start_server):
+    server = start_server("--drain-timeout-s", "300", "--max-model-len", "2048")
+    core = server.core_pid()
+    body = {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    with (
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        client.stream("POST", TEXT, json=body) as response,
+    ):
+        next(response.iter_lines())
+        server.process.send_signal(signal.SIGTERM)
+        until_draining(server)
+        refused = server.http.post(TEXT, json=FRANCE)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(15)
+    assert not Path(f"/proc/{core}").exists()
+
+
+def until_draining(server) -> None:
+    deadline_s = time.monotonic() + 10
+    while server.http.get("/health/ready").status_code == 200:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
