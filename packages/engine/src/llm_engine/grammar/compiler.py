@@ -21,6 +21,8 @@ from llm_engine.grammar.spec import MAX_CHARS, GrammarSpec
 
 _MAX_COMPILED = 256
 _MAX_CHOICES = 10_000
+# More would compile and end the request at its second token: four items each of the parser's 2,000 a step.
+_MAX_PROPERTIES = 400
 _GBNF_RULE = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)[ \t]*::=", re.MULTILINE)
 # Between two tokens of JSON; without a bound a model may go on with it for ever.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,16}"
@@ -204,11 +206,28 @@ def _check_rules(text: str) -> None:
         seen.add(name)
 
 
+def _check_width(schema: object) -> None:
+    """Refuse an object of too many properties, at any depth."""
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            properties = part.get("properties")
+            if isinstance(properties, dict) and len(properties) > _MAX_PROPERTIES:
+                raise InvalidGrammar(
+                    f"properties: at most {_MAX_PROPERTIES} in one object, got {len(properties)}"
+                )
+            parts += part.values()
+
+
 def _json_schema(schema: object) -> str:
     if schema is False:
         raise InvalidGrammar("the schema false allows nothing")
     if not isinstance(schema, dict | bool):
         raise InvalidGrammar("a JSON schema is an object")
+    _check_width(schema)
     overrides = {"whitespace_pattern": _WHITE_SPACE, "lenient": False}
     text = json.dumps({} if schema is True else schema)
     return LLMatcher.grammar_from_json_schema(text, overrides=overrides)  # type: ignore[arg-type]
