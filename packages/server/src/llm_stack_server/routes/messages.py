@@ -19,7 +19,7 @@ from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.output_formats.format import Format
-from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
+from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt, thinking_variables
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
 from llm_stack_server.schemas.known_fields import unknown_message_api_fields
@@ -33,8 +33,6 @@ from llm_stack_server.views.messages import MessagesView
 router = APIRouter()
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
-# Names under which templates take whether to think.
-_THINKING_VARIABLES = ("enable_thinking", "thinking")
 
 
 @router.post(PATH)
@@ -147,7 +145,5 @@ async def _prompt(engine: Engine, body: MessagesPrompt, use: ToolUse) -> Prompt:
 
 def _variables(engine: Engine, body: MessagesPrompt) -> dict[str, object]:
     """The template's variables: it thinks where the body says so, as far as it can be told."""
-    template = engine.tokenizer.chat_template or ""
     thinks = body.thinking is not None and body.thinking.type != "disabled"
-    told: dict[str, object] = {name: thinks for name in _THINKING_VARIABLES if name in template}
-    return {**told, **(body.chat_template_kwargs or {})}
+    return {**thinking_variables(engine, thinks=thinks), **(body.chat_template_kwargs or {})}

@@ -26,7 +26,7 @@ from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.jobs import checked_job
-from llm_stack_server.prompts import ChatOptions, chat_prompt
+from llm_stack_server.prompts import ChatOptions, chat_prompt, thinking_variables
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
 from llm_stack_server.response_store import StoredResponse
@@ -43,7 +43,6 @@ from llm_stack_server.views.view import Event, stream_events, whole_answer
 
 router = APIRouter()
 PATH = "/v1/responses"
-_THINKING_VARIABLES = ("enable_thinking", "thinking")
 # As this API spells them.
 _FIELD_NAMES = {"response_format": "text.format"}
 _INCLUDE = frozenset({"message.output_text.logprobs", "reasoning.encrypted_content"})
@@ -221,7 +220,7 @@ def _options(engine: Engine, body: ResponsesRequest, use: ToolUse) -> ChatOption
     effort = body.reasoning.effort if body.reasoning is not None else None
     told: dict[str, Any] = {}
     if effort is not None:
-        told = {name: effort != "none" for name in _THINKING_VARIABLES if name in template}
+        told = thinking_variables(engine, thinks=effort != "none")
         if "reasoning_effort" in template and effort != "none":
             told["reasoning_effort"] = effort
     return ChatOptions(variables={**told, **(body.chat_template_kwargs or {})}, tools=use.for_template)
