@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llm_stack_server.output_formats.calls import Tools
 from llm_stack_server.output_formats.formats import FORMATS, format_named, format_of_template
 from llm_stack_server.output_formats.parser import Thinking, thinking_after
-from server_real_templates import ARGUMENTS, TOOLS, read, template, written_turn
+from server_real_templates import ARGUMENTS, read, template, written_turn
 
 TYPED = Tools(
     {
@@ -250,7 +250,3 @@ def test_depth_of_a_call_is_limited():
     text = '<tool_call>{"name": "f", "arguments": ' + "[" * 5000
     answer = read(named("hermes"), text, 997, tools=TYPED)
     assert answer["calls"][0][2] is False
-
-
-def test_tools_of_the_fixture_are_the_templates():
-    assert "search" in TOOLS
