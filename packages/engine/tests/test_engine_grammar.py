@@ -38,7 +38,7 @@ def first_refused(compiler, spec, text):
     """The first token of a text that a grammar does not allow; None: all are, and the end after them."""
     matcher = compiler.compile(spec).start()
     bits = np.zeros(compiler.num_words, np.int32)
-    for token in [*compiler._tokenizer.encode(text, add_special_tokens=False), min(compiler.eos_token_ids)]:
+    for token in [*compiler._vocabulary.encode(text), min(compiler.eos_token_ids)]:
         matcher.fill(bits)
         if not bits[token // 32] >> (token % 32) & 1:
             return token

@@ -180,8 +180,6 @@ class AsyncLLM:
         """
         self._check_accepting()
         tokens = await self._to_tokens(prompt)
-        if isinstance(params, SamplingParams) and params.grammar is not None:
-            await self._in_pool(lambda: self._builder.check_grammar(params))
         mailbox = Mailbox(params.n if isinstance(params, SamplingParams) else 1)
         live = self._builder.build(
             tokens,

@@ -327,8 +327,9 @@ class LLM:
             collector = OutputCollector(request_id, prompt, one.n if isinstance(one, SamplingParams) else 1)
             requests.append(self._builder.build(prompt, one, request_id, 0, collector.put))
             collectors.append(collector)
-        self._num_requests += len(requests)
         core = self._core("generate")
+        self._check_grammars(core, params)
+        self._num_requests += len(requests)
         with DeferredInterrupt() as interrupt:
             try:
                 with tqdm(total=len(requests), desc="Requests", unit="req", disable=not progress) as bar:
@@ -337,6 +338,13 @@ class LLM:
                 self._abort(core, requests)
                 raise
         return _outputs(collectors)
+
+    def _check_grammars(self, core: InProcessClient, params: Sequence[SamplingParams]) -> None:
+        """Refuse what cannot be compiled before anything is run."""
+        specs = list({one.grammar: None for one in params if one.grammar is not None})
+        for fault in core.check_grammars(specs) if specs else ():
+            if fault is not None:
+                raise InvalidRequest("grammar", fault)
 
     def _drive(
         self,

@@ -1,6 +1,7 @@
 """Owns the engine's options, their ranges and help texts; knows nothing of command lines."""
 
 import difflib
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +11,7 @@ from llm_kvcache import installed_policies as installed_eviction_policies
 from llm_scheduler import installed_policies
 
 from llm_engine.errors import InvalidOption
+from llm_engine.grammar.spec import BACKENDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
@@ -128,6 +130,12 @@ class EngineOptions:
         "Bitwise equal tokens and logprobs of a request whatever else runs, however its prompt is cut into "
         "steps, with or without cache hits; slower. A request without a seed takes the engine's. One device.",
     )
+    grammar_backend: str = _option(
+        "llguidance",
+        "What enforces schemas, regular expressions and grammars where a request names nothing. xgrammar "
+        "is an extra.",
+        BACKENDS,
+    )
     seed: int = _option(0, "Seed of the generator that gives requests without a seed of their own one.")
     max_waiting_requests: int = _option(4096, "Requests that may wait; more are refused.")
     max_waiting_tokens: int = _option(8_388_608, "Prompt tokens that may wait; more are refused.")
@@ -202,10 +210,15 @@ class EngineOptions:
             "load_format": LOAD_FORMATS,
             "kv_cache_dtype": KV_CACHE_DTYPES,
             "graphs": GRAPHS,
+            "grammar_backend": BACKENDS,
         }
         for name, choices in listed.items():
             if getattr(self, name) not in choices:
                 raise InvalidOption(name, f"must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.grammar_backend == "xgrammar" and importlib.util.find_spec("xgrammar") is None:
+            raise InvalidOption(
+                "grammar_backend", "xgrammar is not installed: pip install llm-stack-engine[xgrammar]"
+            )
         if self.quantization is not None and self.quantization not in QUANTIZATIONS:
             known = ", ".join(QUANTIZATIONS)
             raise InvalidOption("quantization", f"must be one of {known} or None, got {self.quantization!r}")

@@ -9,7 +9,7 @@ from llm_tokenizer import Tokenizer
 
 from llm_engine.core.messages import AddRequest, CoreInfo
 from llm_engine.errors import InvalidRequest
-from llm_engine.grammar.compiler import GrammarCompiler, InvalidGrammar
+from llm_engine.grammar.spec import MAX_CHARS
 from llm_engine.live_requests import Choice, DeltaSink, LiveRequest
 from llm_engine.prompts import TokensPrompt
 from llm_engine.sampling_params import INT64_MAX, SamplingParams
@@ -36,22 +36,6 @@ class RequestBuilder:
         self._seeds = random.Random(seed)  # noqa: S311 - sampling, not cryptography
         self._one_seed = seed if one_seed else None
         self._ids = itertools.count()
-        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, self._eos_token_ids)
-
-    def check_grammar(self, params: SamplingParams) -> None:
-        """Compile a request's grammar, if it has one: up to seconds, so in a thread where others wait.
-
-        Raises:
-            InvalidRequest: It cannot be enforced; the message says why.
-        """
-        if params.grammar is None:
-            return
-        if self._grammars is None or not self._eos_token_ids:
-            raise InvalidRequest("grammar", "the model has no tokenizer, or no end of sequence token")
-        try:
-            self._grammars.compile(params.grammar)
-        except InvalidGrammar as error:
-            raise InvalidRequest("grammar", str(error)) from None
 
     def build(
         self,
@@ -70,7 +54,7 @@ class RequestBuilder:
             InvalidRequest: The field is named.
         """
         max_tokens = validate_request(prompt.token_ids, params, self._limits)
-        self.check_grammar(params)
+        self._check_grammar(params)
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) >= 2**31:
             raise InvalidRequest("priority", f"must be a 32-bit integer, got {str(priority)[:40]}")
         if not isinstance(tenant, str):
@@ -104,6 +88,15 @@ class RequestBuilder:
             for index in range(params.n)
         ]
         return LiveRequest(request_id=request_id, prompt=prompt, params=params, choices=choices, sink=sink)
+
+    def _check_grammar(self, params: SamplingParams) -> None:
+        """What can be told without compiling; the core compiles, and refuses what it cannot."""
+        if params.grammar is None:
+            return
+        if self._tokenizer is None or not self._eos_token_ids:
+            raise InvalidRequest("grammar", "the model has no tokenizer, or no end of sequence token")
+        if len(params.grammar.text) > MAX_CHARS:
+            raise InvalidRequest("grammar", f"longer than {MAX_CHARS} characters")
 
     def _stop_reasons(self, params: SamplingParams) -> dict[int, str | int | None]:
         """Every token id that ends the request, with the reason to report."""

@@ -41,6 +41,7 @@ from llm_engine.start_profile import StartRecorder, now_s
 _MAX_MESSAGES_PER_STEP = 1024
 _NOTHING_RAN_WAIT_MS = 2
 _LINGER_MS = 2000
+_FIRST_IDLE_MS = 300  # requests that wait for the start come first
 
 
 class CoreSockets:
@@ -86,7 +87,7 @@ class CoreSockets:
 
 def serve(core: EngineCore, sockets: CoreSockets) -> None:
     """Run the core until `Shutdown`: blocked on the socket when idle, never when there is work."""
-    wait_ms: int | None = None
+    wait_ms: int | None = _FIRST_IDLE_MS
     while True:
         for message in sockets.receive(wait_ms):
             match message:

@@ -6,7 +6,7 @@ on; the overlapped one plans step N + 1 and hands it over while the device runs 
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,8 +26,10 @@ from llm_scheduler import (
 from llm_scheduler import InvalidRequest as InvalidSchedulerRequest
 
 from llm_engine.core.counters import Counters
+from llm_engine.core.grammar_waits import WAITS_FOR, GrammarWaits
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, Refusal, Row, StepOutputs
 from llm_engine.errors import EngineDead
+from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.stats import EngineStats
 
 _LOG = logging.getLogger(__name__)
@@ -54,6 +56,10 @@ class EngineCore:
         self._cache = cache
         self._executor = executor
         self._counters = Counters()
+        self._grammars = GrammarWaits(executor)
+        # Beyond the protocol: a scheduler without it makes the loop wait for grammars.
+        self._ready: Callable[[str, str], bool] | None = getattr(scheduler, "ready", None)
+        self._prepared_grammars = info.tokenizer_path is None
         self._refusals: list[Refusal] = []
         self._in_flight: Submitted | None = None
         self._failed_in_a_row = 0
@@ -67,6 +73,7 @@ class EngineCore:
                 self._add(message)
             else:
                 self._scheduler.abort(message.request_ids)
+                self._grammars.end(message.request_ids)
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do or to tell."""
@@ -85,6 +92,7 @@ class EngineCore:
         clock = self._counters.clock
         clock.begin()
         self._ran_since_idle = True
+        self._take_grammars()
         outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
         refusals, self._refusals = self._refusals, []
         step = StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
@@ -108,6 +116,10 @@ class EngineCore:
         worker_steps: dict[str, int] = self._executor.call("step_counts")[0]
         return self._counters.snapshot(self._scheduler, self._cache, worker_steps)
 
+    def check_grammars(self, specs: Sequence[GrammarSpec]) -> list[str | None]:
+        """Compile grammars and wait for them, while no request is live; why each failed, or None."""
+        return self._grammars.check(specs)
+
     def call(self, method: str, *args: Any) -> Any:  # noqa: ANN401 - any method of the worker
         """Call a method of the worker on every rank, between steps, and return the first's result.
 
@@ -119,9 +131,15 @@ class EngineCore:
     def use_idle_time(self) -> bool:
         """Do something for later steps, while there is no work: capture one graph that was missed.
 
+        The first time it has the workers prepare for grammars, in a thread of theirs.
+
         Returns:
             Whether there may be more to do.
         """
+        if not self._prepared_grammars:
+            self._prepared_grammars = True
+            self.call("prepare_grammars")
+            return True
         if not self._ran_since_idle or self._in_flight is not None:
             return False
         try:
@@ -174,6 +192,7 @@ class EngineCore:
             outputs = self._scheduler.fail(plan, f"the step failed: {_first_line(error)}")
             self._count_failure(error)
         self._counters.count_outputs(outputs)
+        self._grammars.end(output.request_id for output in outputs if output.finish_reason or output.error)
         return outputs
 
     def _count_failure(self, error: Exception) -> None:
@@ -191,9 +210,23 @@ class EngineCore:
         finally:
             self._counters.clock.lap("wait")
 
+    # Grammars
+
+    def _take_grammars(self) -> None:
+        """Let requests run whose grammars were compiled, and refuse those whose cannot be."""
+        for request_id, fault in self._grammars.finished():
+            if fault is None:
+                if self._ready is not None:
+                    self._ready(request_id, WAITS_FOR)
+                continue
+            self._scheduler.abort([request_id])
+            self._grammars.end([request_id])
+            self._refusals.append(Refusal(request_id=request_id, message=fault, field="grammar"))
+
     # Intake
 
     def _add(self, message: AddRequest) -> None:
+        grammar = message.params.grammar
         request = Request(
             request_id=message.request_id,
             token_ids=np.frombuffer(message.token_ids, "<i4"),
@@ -205,8 +238,14 @@ class EngineCore:
             tenant=message.tenant,
             salt=message.salt,
             match_prefix=message.match_prefix,
+            waits_for=frozenset() if grammar is None or self._ready is None else frozenset({WAITS_FOR}),
             payload=message.params,
         )
+        if grammar is not None and self._ready is None:
+            fault = self._grammars.wait(request.request_id, grammar)
+            if fault is not None:
+                self._refuse(request, fault, field="grammar")
+                return
         try:
             self._scheduler.add(request)
         except Busy as error:
@@ -220,6 +259,8 @@ class EngineCore:
         else:
             self._counters.requests_added += 1
             self._counters.prompt_tokens += len(request.token_ids)
+            if grammar is not None and self._ready is not None:
+                self._grammars.add(request.request_id, grammar)
 
     def _refuse(
         self, request: Request, message: str, *, field: str = "", retry_after_s: float | None = None

@@ -1,5 +1,7 @@
 """Owns the offline front end's hold on a core in its own process; knows nothing of what the messages mean."""
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from llm_distributed import CallFailed
@@ -9,9 +11,12 @@ from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, StepOutputs
 from llm_engine.core.startup import start_core
 from llm_engine.errors import EngineDead, RequestFailed
+from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.options import EngineOptions
 from llm_engine.start_profile import StartRecorder
 from llm_engine.stats import EngineStats
+
+_NOTHING_RAN_PAUSE_S = 0.001
 
 
 class InProcessClient:
@@ -45,8 +50,16 @@ class InProcessClient:
         self._alive().intake([message])
 
     def step(self) -> StepOutputs:
-        """Run one step of the core."""
-        return self._alive().step()
+        """Run one step of the core; a short pause where nothing could run."""
+        core = self._alive()
+        outputs = core.step()
+        if not core.made_progress:
+            time.sleep(_NOTHING_RAN_PAUSE_S)  # a thread that compiles a grammar needs the time
+        return outputs
+
+    def check_grammars(self, specs: Sequence[GrammarSpec]) -> list[str | None]:
+        """Compile grammars and wait for them; why each failed, or None."""
+        return self._alive().check_grammars(specs)
 
     def has_work(self) -> bool:
         """Whether a step has something to do."""

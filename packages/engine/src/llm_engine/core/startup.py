@@ -207,6 +207,7 @@ def worker_config(options: EngineOptions, budget: int, tokenizer: Tokenizer | No
         device=options.device,
         load_format=options.load_format,
         quantization=None if options.quantization is None else "fp8",
+        grammar_backend=options.grammar_backend,
         max_model_len=options.max_model_len,
         block_size=options.block_size,
         gpu_memory_fraction=options.gpu_memory_fraction,

@@ -30,6 +30,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
             `block_size`; None: chosen by the states' size.
         tokenizer: File or folder of the tokenizer, for grammars; None: the model has none.
         eos_token_ids: The tokens that end an output.
+        grammar_backend: Compiles the grammars that name no back end.
         sampled_vocab_size: Ids at and above it are never drawn (a vocabulary padded in the model); None: no
             limit.
         deterministic: Results of a row do not depend on the batch.
@@ -60,6 +61,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_interval: int | None = None
     tokenizer: str | None = None
     eos_token_ids: tuple[int, ...] = ()
+    grammar_backend: str = "llguidance"
     sampled_vocab_size: int | None = None
     deterministic: bool = False
     graphs: str = "auto"

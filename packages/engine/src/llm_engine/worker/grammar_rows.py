@@ -15,7 +15,8 @@ from llm_scheduler import NewRow, StepPlan, StepResult
 from numpy.typing import NDArray
 from torch import Tensor
 
-from llm_engine.grammar.compiler import GrammarCompiler, InvalidGrammar, Matcher
+from llm_engine.grammar.background import BackgroundCompiler
+from llm_engine.grammar.compiler import Matcher, fill_masks
 from llm_engine.worker.errors import PlanError
 from llm_engine.worker.row_params import RowParams
 
@@ -59,12 +60,11 @@ class GrammarRows:
     """Matchers by slot.
 
     Args:
-        compiler: Makes the compiler when the first grammar comes; None: there is no tokenizer.
+        prepared: Holds the compiled grammars of requests that are admitted; None: there is no tokenizer.
     """
 
-    def __init__(self, compiler: Callable[[], GrammarCompiler] | None) -> None:
-        self._make_compiler = compiler
-        self._compiler: GrammarCompiler | None = None
+    def __init__(self, prepared: BackgroundCompiler | None) -> None:
+        self._prepared = prepared
         self._matchers: dict[int, Matcher] = {}
         self._undelivered: list[_Undelivered] = []
 
@@ -72,19 +72,15 @@ class GrammarRows:
         """Starts a row's grammar, if it has one; a row that comes back has outputs already.
 
         Raises:
-            PlanError: The grammar cannot be compiled; the engine checks it before.
+            PlanError: The grammar was not compiled before.
         """
         self._matchers.pop(row.slot, None)
         params = row.payload
         if not isinstance(params, RowParams) or params.grammar is None:
             return
-        if self._make_compiler is None:
-            raise PlanError(f"request {row.request_id}: grammars need a tokenizer")
-        self._compiler = self._compiler or self._make_compiler()
-        try:
-            grammar = self._compiler.compile(params.grammar)
-        except InvalidGrammar as error:
-            raise PlanError(f"request {row.request_id}: {error}") from None
+        grammar = None if self._prepared is None else self._prepared.grammar(row.request_id)
+        if grammar is None:
+            raise PlanError(f"request {row.request_id}: its grammar was not compiled before")
         self._matchers[row.slot] = grammar.start(row.token_ids[row.num_prompt_tokens :].tolist())
 
     def release(self, slots: NDArray[np.int32]) -> None:
@@ -124,10 +120,10 @@ class GrammarRows:
         if not entries:
             return None
         self._accept_delivered()
-        assert self._compiler is not None
-        bits = np.zeros((len(entries), self._compiler.num_words), np.int32)
+        matchers = [matcher for _, _, matcher in entries]
+        bits = np.zeros((len(entries), matchers[0].num_words), np.int32)
+        fill_masks(matchers, bits)
         for place, (_, row, matcher) in enumerate(entries):
-            matcher.fill(bits[place])
             if (fault := matcher.fault) is not None:
                 faults[row] = f"the grammar cannot go on: {fault}"
                 bits[place] = -1  # what is drawn is not used

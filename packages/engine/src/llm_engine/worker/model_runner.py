@@ -6,7 +6,7 @@ returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from llm_scheduler import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor
 
-from llm_engine.grammar.compiler import GrammarCompiler
+from llm_engine.grammar.background import BackgroundCompiler
 from llm_engine.worker.block_transfers import BlockTransfers
 from llm_engine.worker.capture_policy import Choice
 from llm_engine.worker.grammar_rows import GrammarRows, TokenMasks
@@ -63,7 +63,7 @@ class ModelRunner:
         max_model_len: Longest sequence in tokens.
         sampled_vocab_size: Ids at and above it are never drawn; None: all may be.
         host_blocks: Blocks of the host cache; 0 for none.
-        grammars: Makes the compiler of grammars; None: there is no tokenizer.
+        grammars: Compiles the grammars of requests before they are admitted; None: there is no tokenizer.
         batch_invariant: Results of a row do not depend on the others: slower kernels, and shared prefixes are
             read row by row.
 
@@ -82,7 +82,7 @@ class ModelRunner:
         max_model_len: int,
         sampled_vocab_size: int | None = None,
         host_blocks: int = 0,
-        grammars: Callable[[], GrammarCompiler] | None = None,
+        grammars: BackgroundCompiler | None = None,
         batch_invariant: bool = False,
     ) -> None:
         self.model = model

@@ -19,7 +19,9 @@ from llm_scheduler import StepPlan
 from llm_tokenizer import Tokenizer
 from numpy.typing import NDArray
 
+from llm_engine.grammar.background import BackgroundCompiler
 from llm_engine.grammar.compiler import GrammarCompiler
+from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.determinism import check_deterministic
@@ -75,6 +77,7 @@ class Worker:
         self._runner: ModelRunner | None = None
         self._pooling: PoolingModel | None = None
         self._memory: MemoryPlan | None = None
+        self._grammars = None if config.tokenizer is None else BackgroundCompiler(self._grammar_compiler)
 
     def load(self) -> ModelInfo:
         """Finds the model and loads its weights.
@@ -186,7 +189,7 @@ class Worker:
             max_model_len=info.max_model_len,
             sampled_vocab_size=config.sampled_vocab_size,
             host_blocks=host_blocks,
-            grammars=None if config.tokenizer is None else self._grammar_compiler,
+            grammars=self._grammars,
             batch_invariant=config.deterministic,
         )
         if self._graphs is not None:
@@ -246,9 +249,43 @@ class Worker:
             return {"graph": 0, "eager": 0}
         return {"graph": runner.num_graph_steps, "eager": runner.num_eager_steps}
 
+    def prepare_grammars(self) -> None:
+        """Begins, in a thread, with what the first grammar needs."""
+        if self._grammars is not None:
+            self._grammars.prepare()
+
+    def compile_grammars(
+        self, wanted: Sequence[tuple[str, GrammarSpec | dict[str, str]]], ended: Sequence[str]
+    ) -> list[tuple[str, str | None]]:
+        """Begins to compile in threads, and tells what has finished; never waits.
+
+        Args:
+            wanted: Ids of requests that will be admitted, each with its grammar.
+            ended: Ids of requests that will not be admitted again.
+
+        Returns:
+            The ids whose grammar is there (None), or failed (why), each once.
+        """
+        if self._grammars is None:
+            return [(request_id, "grammars need a tokenizer") for request_id, _ in wanted]
+        for request_id in ended:
+            self._grammars.release(request_id)
+        for request_id, spec in wanted:
+            self._grammars.begin(request_id, msgspec.convert(spec, GrammarSpec))
+        return self._grammars.finished()
+
+    def close(self) -> None:
+        """Ends the worker's threads."""
+        if self._grammars is not None:
+            self._grammars.close()
+
     def _grammar_compiler(self) -> GrammarCompiler:
         assert self._config.tokenizer is not None
-        return GrammarCompiler(Tokenizer.from_file(self._config.tokenizer), self._config.eos_token_ids)
+        return GrammarCompiler(
+            Tokenizer.from_file(self._config.tokenizer),
+            self._config.eos_token_ids,
+            self._config.grammar_backend,
+        )
 
     def _need_loaded(self) -> _Loaded:
         if self._loaded is None:
