@@ -30,13 +30,27 @@ _BACKENDS: Mapping[str, Callable[[Vocabulary], GrammarBackend]] = {
 
 
 class Matcher:
-    """Follows one output: through its free text first, where it has some, then through its grammar."""
+    """Follows one output: through its free text first, where it has some, then through its grammar.
+
+    Args:
+        inner: At the beginning of the grammar.
+        backend: Of `inner`.
+        vocabulary: The compiler's.
+        free: The free text; None: there is none.
+        opening: The token that must come first for there to be free text; None: it begins as it is.
+    """
 
     def __init__(
-        self, inner: TokenMatcher, backend: GrammarBackend, vocabulary: Vocabulary, free: _FreeText | None
+        self,
+        inner: TokenMatcher,
+        backend: GrammarBackend,
+        vocabulary: Vocabulary,
+        free: _FreeText | None,
+        opening: int | None,
     ) -> None:
         self.inner = inner
         self.backend = backend
+        self.opening = opening
         self._eos_token_ids = vocabulary.eos_token_ids
         self._num_words = vocabulary.num_words
         self._free = free
@@ -49,7 +63,7 @@ class Matcher:
     @property
     def is_free(self) -> bool:
         """Whether anything may come next."""
-        return self._free is not None
+        return self._free is not None and self.opening is None
 
     @property
     def fault(self) -> str | None:
@@ -59,6 +73,11 @@ class Matcher:
     def accept(self, token_ids: Iterable[int]) -> None:
         """Take the tokens that the output gained."""
         for token_id in token_ids:
+            if self.opening is not None:
+                opened, self.opening = token_id == self.opening, None
+                if opened:
+                    continue
+                self._free = None
             if self._free is not None:
                 if self._free.ends_with(token_id):
                     self._free = None
@@ -92,23 +111,33 @@ def fill_masks(matchers: Sequence[Matcher], bits: NDArray[np.int32]) -> None:
         apart = np.zeros((len(mine), bits.shape[1]), np.int32)
         backend.fill(inner, apart)
         bits[mine] = apart
+    for row, matcher in zip(bits, matchers, strict=True):
+        if matcher.opening is not None:
+            row[matcher.opening // 32] |= np.int32(np.uint32(1 << matcher.opening % 32).view(np.int32))
 
 
 class Grammar:
     """A compiled grammar; each output has a matcher of its own."""
 
     def __init__(
-        self, compiled: CompiledGrammar, backend: GrammarBackend, vocabulary: Vocabulary, after: str
+        self,
+        compiled: CompiledGrammar,
+        backend: GrammarBackend,
+        vocabulary: Vocabulary,
+        after: str,
+        opens: str,
     ) -> None:
         self._compiled = compiled
         self._backend = backend
         self._vocabulary = vocabulary
         self._after = after.encode()
+        self._opens = vocabulary.single_token(opens) if opens else None
+        self._begins_free = bool(after) and (not opens or self._opens is not None)
 
     def start(self, token_ids: Sequence[int] = ()) -> Matcher:
         """A matcher of an output that begins with ``token_ids``."""
-        free = _FreeText(self._vocabulary, self._after) if self._after else None
-        matcher = Matcher(self._compiled.start(), self._backend, self._vocabulary, free)
+        free = _FreeText(self._vocabulary, self._after) if self._begins_free else None
+        matcher = Matcher(self._compiled.start(), self._backend, self._vocabulary, free, self._opens)
         matcher.accept(token_ids)
         return matcher
 
@@ -154,7 +183,7 @@ class GrammarCompiler:
             if compiled is None:
                 return None
             self._compiled.move_to_end(key)
-        return Grammar(compiled, self._backend(key.backend), self._vocabulary, spec.after)
+        return Grammar(compiled, self._backend(key.backend), self._vocabulary, spec.after, spec.opens)
 
     def compile(self, spec: GrammarSpec) -> Grammar:
         """The grammar of a spec.
@@ -171,11 +200,13 @@ class GrammarCompiler:
         backend = self._backend(key.backend)
         compiled = backend.compile(key)
         self._remember(key, compiled)
-        return Grammar(compiled, backend, self._vocabulary, spec.after)
+        return Grammar(compiled, backend, self._vocabulary, spec.after, spec.opens)
 
     def _key(self, spec: GrammarSpec) -> GrammarSpec:
         """What of a spec its compiled grammar depends on."""
-        return msgspec.structs.replace(spec, after="", backend=spec.backend or self._default_backend)
+        return msgspec.structs.replace(
+            spec, after="", opens="", backend=spec.backend or self._default_backend
+        )
 
     def _backend(self, name: str) -> GrammarBackend:
         with self._lock:

@@ -22,10 +22,13 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             constrained parts, as the JSON text of `response_format` (see `structural_tags`).
         after: The output is free until it holds this text, such as the mark that ends the model's thinking;
             "": it is constrained from the first token on.
+        opens: Only an output that begins with this text is free until `after`: thinking that the model opens
+            by itself, or not. Without effect on either where the tokenizer has no token of its own for it.
         backend: Which of `BACKENDS` enforces it; "": the engine's default.
     """
 
     kind: GrammarKind
     text: str = ""
     after: str = ""
+    opens: str = ""
     backend: str = ""

@@ -129,6 +129,7 @@ class _Reader:
             "optional": lambda value, path, depth: self._repeated(value, path, depth, 0, 1),
             "plus": lambda value, path, depth: self._repeated(value, path, depth, 1, None),
             "star": lambda value, path, depth: self._repeated(value, path, depth, 0, None),
+            "repeat": self._repeat,
             "tag": self.tag,
             "triggered_tags": self._triggered_tags,
             "tags_with_separator": self._tags_with_separator,
@@ -241,6 +242,16 @@ class _Reader:
     ) -> Repeated:
         self.refuse_others(value, path, {"type", "content"})
         return Repeated(self.node(value.get("content"), f"{path}.content", depth + 1), least, most)
+
+    def _repeat(self, value: Mapping[str, object], path: str, depth: int) -> Repeated:
+        self.refuse_others(value, path, {"type", "content", "min", "max"})
+        least, most = value.get("min"), value.get("max")
+        if not isinstance(least, int) or not isinstance(most, int) or not 0 <= least <= _MAX_NODES:
+            raise InvalidGrammar(f"{path}.min and {path}.max: numbers up to {_MAX_NODES}")
+        if most != -1 and not max(1, least) <= most <= _MAX_NODES:
+            raise InvalidGrammar(f"{path}.max: -1, or from min to {_MAX_NODES}")
+        content = self.node(value.get("content"), f"{path}.content", depth + 1)
+        return Repeated(content, least, None if most == -1 else most)
 
     def _triggered_tags(self, value: Mapping[str, object], path: str, depth: int) -> Triggered:
         known = {"type", "triggers", "tags", "at_least_one", "stop_after_first"}

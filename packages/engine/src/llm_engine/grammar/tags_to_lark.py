@@ -46,6 +46,7 @@ class _Writer:
     def __init__(self, white_space: str) -> None:
         self._white_space = white_space
         self.lines: list[str] = []
+        self._names: dict[tuple[str, str], str] = {}
 
     def write(self, node: Node, *, may_run_on: bool) -> str:
         """An expression of the node; `may_run_on`: the output ends with it, so it may be free text."""
@@ -70,7 +71,7 @@ class _Writer:
                 )
             case Repeated(part, least, most):
                 inner = self._rule(self.write(part, may_run_on=False))
-                return f"{inner}{'?' if most is not None else '+' if least else '*'}"
+                return f"{inner}{{{least},{'' if most is None else most}}}"
             case Tag():
                 return self._tag(node, node.begin)
             case Separated():
@@ -110,13 +111,18 @@ class _Writer:
         return f"{one}{'+' if node.at_least_one else '*'} {rest}"
 
     def _rule(self, body: str, attribute: str = "") -> str:
-        name = f"rule{len(self.lines)}"
-        self.lines.append(f"{name}{attribute}: {body}")
-        return name
+        return self._named("rule", attribute, body)
 
     def _lexeme(self, body: str) -> str:
-        name = f"LEXEME{len(self.lines)}"
-        self.lines.append(f"{name}: {body}")
+        return self._named("LEXEME", "", body)
+
+    def _named(self, kind: str, attribute: str, body: str) -> str:
+        """The name of a rule; the same for the same, so that a schema is compiled once."""
+        line = f"{attribute}: {body}"
+        name = self._names.get((kind, line))
+        if name is None:
+            name = self._names[kind, line] = f"{kind}{len(self.lines)}"
+            self.lines.append(name + line)
         return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_engine.grammar.date_formats import with_exact_formats
+from llm_engine.grammar.schema_limits import subschemas
 from llm_engine.grammar.structural_tags import (
     AnyText,
     Json,
@@ -27,17 +28,26 @@ def to_xgrammar(node: Node, max_white_space: int) -> dict[str, object]:
     return {"type": "structural_tag", "format": _format(node, max_white_space)}
 
 
+def _with_others(schema: dict[str, object]) -> dict[str, object]:
+    """The schema with what it leaves open allowed by name: within tags the library forbids it otherwise."""
+    for part, _ in subschemas(schema):
+        kind = part.get("type")
+        kinds = kind if isinstance(kind, list) else [kind]
+        if "object" in kinds:
+            part.setdefault("additionalProperties", True)
+        if "array" in kinds:
+            part.setdefault("items", True)
+    return schema
+
+
 def _format(node: Node, space: int) -> dict[str, object]:
     match node:
         case Text(value):
             return {"type": "const_string", "value": value}
         case Json(schema):
             check_keywords(schema)
-            return {
-                "type": "json_schema",
-                "json_schema": with_exact_formats(schema),
-                "max_whitespace_cnt": space,
-            }
+            schema = _with_others(with_exact_formats(schema))
+            return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": space}
         case Regex(pattern):
             return {"type": "regex", "pattern": pattern}
         case AnyText():
@@ -46,8 +56,8 @@ def _format(node: Node, space: int) -> dict[str, object]:
             elements = [_format(one, space) for one in parts]
             return {"type": "or" if either else "sequence", "elements": elements}
         case Repeated(part, least, most):
-            kind = "optional" if most is not None else "plus" if least else "star"
-            return {"type": kind, "content": _format(part, space)}
+            most = -1 if most is None else most
+            return {"type": "repeat", "min": least, "max": most, "content": _format(part, space)}
         case Tag(begin, content, ends):
             end = ends[0] if len(ends) == 1 else list(ends)
             return {"type": "tag", "begin": begin, "content": _format(content, space), "end": end}

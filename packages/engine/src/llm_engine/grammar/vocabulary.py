@@ -31,6 +31,11 @@ class Vocabulary:
         """The bytes of every token, by id."""
         return [self._tokenizer.token_bytes(token_id) for token_id in range(self.size)]
 
+    def single_token(self, text: str) -> int | None:
+        """The token of a mark such as "<think>"; None where it is spelled by several."""
+        tokens = self.encode(text)
+        return tokens[0] if len(tokens) == 1 else None
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without marks around it."""
         return self._tokenizer.encode(text, add_special_tokens=False)

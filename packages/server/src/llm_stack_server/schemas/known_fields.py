@@ -38,6 +38,7 @@ _OTHER_SERVERS: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
+    "guided_decoding_backend": (),
     "grammar": (),
     "ebnf": (),
     "json_schema": (),

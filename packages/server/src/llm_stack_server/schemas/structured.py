@@ -12,7 +12,15 @@ from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.schemas.fields import RequestBody
 
 Schema = dict[str, Any] | bool
-_ONE_OF = ("json", "json_object", "regex", "choice", "grammar")
+_ONE_OF = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+# What back ends are called, here and by other servers.
+BackendName = Literal["auto", "llguidance", "guidance", "xgrammar"]
+_BACKENDS: dict[BackendName, str] = {
+    "auto": "",
+    "llguidance": "llguidance",
+    "guidance": "llguidance",
+    "xgrammar": "xgrammar",
+}
 
 
 class JsonSchemaFormat(RequestBody):
@@ -25,10 +33,13 @@ class JsonSchemaFormat(RequestBody):
 
 
 class ResponseFormat(RequestBody):
-    """``response_format``."""
+    """``response_format``. Of a structural tag, ``format`` or ``structures`` and ``triggers``."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    format: dict[str, Any] | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
 
 
 class StructuredOutputs(RequestBody):
@@ -39,6 +50,7 @@ class StructuredOutputs(RequestBody):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
+    structural_tag: dict[str, Any] | str | None = None
 
 
 class StructuredFields(RequestBody):
@@ -50,6 +62,7 @@ class StructuredFields(RequestBody):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_decoding_backend: BackendName | None = None
 
 
 def grammar_field(body: StructuredFields) -> str | None:
@@ -58,12 +71,18 @@ def grammar_field(body: StructuredFields) -> str | None:
     Raises:
         InvalidField: two fields do.
     """
-    found = [name for name in StructuredFields.model_fields if getattr(body, name) is not None]
+    names = (name for name in StructuredFields.model_fields if name != "guided_decoding_backend")
+    found = [name for name in names if getattr(body, name) is not None]
     if body.response_format is not None and body.response_format.type == "text":
         found.remove("response_format")
     if len(found) > 1:
         raise InvalidField(found[1], f"{found[1]}: {found[0]} says already what the answer must look like")
     return found[0] if found else None
+
+
+def backend_of(body: StructuredFields | None) -> str:
+    """The back end that a body names; "": the engine's default."""
+    return "" if body is None else _BACKENDS[body.guided_decoding_backend or "auto"]
 
 
 def grammar_of(body: StructuredFields, after: str) -> GrammarSpec | None:
@@ -99,6 +118,11 @@ def grammar_of(body: StructuredFields, after: str) -> GrammarSpec | None:
 def _of_format(wanted: ResponseFormat, after: str) -> GrammarSpec:
     if wanted.type == "json_object":
         return GrammarSpec(kind="json_object", after=after)
+    if wanted.type == "structural_tag":
+        tag = wanted.model_dump(include={"type", "format", "structures", "triggers"}, exclude_none=True)
+        return GrammarSpec(
+            kind="structural_tag", text=json.dumps(tag | (wanted.model_extra or {})), after=after
+        )
     if wanted.json_schema is None or wanted.json_schema.schema_ is None:
         raise InvalidField(
             "response_format.json_schema.schema", "response_format.json_schema.schema is required"
@@ -115,6 +139,7 @@ def _of_structured(wanted: StructuredOutputs, after: str) -> GrammarSpec:
         "regex": wanted.regex,
         "choice": wanted.choice,
         "grammar": wanted.grammar,
+        "structural_tag": wanted.structural_tag,
     }
     kinds = [name for name in _ONE_OF if given[name] is not None]
     if len(kinds) != 1:
@@ -128,6 +153,10 @@ def _of_structured(wanted: StructuredOutputs, after: str) -> GrammarSpec:
             return GrammarSpec(kind="regex", text=wanted.regex or "", after=after)
         case "choice":
             return GrammarSpec(kind="choice", text=json.dumps(wanted.choice), after=after)
+        case "structural_tag":
+            tag = wanted.structural_tag
+            text = tag if isinstance(tag, str) else json.dumps(tag)
+            return GrammarSpec(kind="structural_tag", text=text, after=after)
         case _:
             return GrammarSpec(kind="grammar", text=wanted.grammar or "", after=after)
 
