@@ -28,8 +28,9 @@ CASES = [(kind, "bfloat16", {}) for kind in KINDS]
 CASES.append(("dense", "float32", {}))
 CASES.append(("dense", "bfloat16", {"quantization": "fp8"}))
 CASES.append(("dense", "bfloat16", {"kv_cache_dtype": "fp8"}))
-TIGHT_BLOCKS = 60
-"""A KV cache that does not hold all prompts; the longest takes 39 blocks."""
+TIGHT_LONGEST = 120
+TIGHT_BLOCKS = {"dense": 20, "experts": 20, "windows": 50, "latents": 20}
+"""A KV cache that does not hold all prompts of so many tokens; with windows 16 tokens take three blocks."""
 
 
 @pytest.fixture
@@ -81,8 +82,21 @@ def test_nothing_around_a_request_changes_a_bit_of_it(make_llm, kind, dtype, opt
         **options,
     )
     assert run(eager, prompts) == expected
-    tight_bytes = OPTIONS["kv_cache_bytes"] // stats.kv_blocks_total * TIGHT_BLOCKS
-    tight = make_llm(kind, dtype=dtype, deterministic=True, **{**options, "kv_cache_bytes": tight_bytes})
+
+
+@pytest.mark.parametrize(("kind", "dtype", "options"), CASES)
+def test_preempted_requests_go_on_with_the_same_bits(make_llm, kind, dtype, options):
+    prompts = [prompt for prompt in make_prompts(kind) if len(prompt) <= TIGHT_LONGEST]
+    roomy = make_llm(kind, dtype=dtype, deterministic=True, **options)
+    expected = [run(roomy, [prompt])[0] for prompt in prompts]
+    tight = make_llm(
+        kind,
+        dtype=dtype,
+        deterministic=True,
+        max_model_len=TIGHT_LONGEST + 40,
+        **options,
+        kv_cache_bytes=OPTIONS["kv_cache_bytes"] // roomy.stats().kv_blocks_total * TIGHT_BLOCKS[kind],
+    )
     assert run(tight, prompts) == expected
     assert tight.stats().preemptions > 0
 
