@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from llm_tokenizer import Tokenizer
 
+from llm_engine.cache_pins import CachePin
 from llm_engine.core.connected import ConnectedCore, connect_core
 from llm_engine.core.messages import Abort, CoreInfo, StatsReply, StatsRequest, StepOutputs
 from llm_engine.core.process_client import ProcessClient
@@ -158,6 +159,7 @@ class AsyncLLM:
         priority: int = 0,
         tenant: str = "",
         cache_salt: bytes | None = None,
+        cache_pins: Sequence[CachePin] = (),
     ) -> AsyncGenerator[RequestDelta, None]:
         """Generate; closing the iterator (or cancelling its task) aborts the request.
 
@@ -168,6 +170,8 @@ class AsyncLLM:
             priority: Lower runs first, under the `priority` policy.
             tenant: Whose request it is, for the `fair` policy.
             cache_salt: Only requests with the same salt share cached prefixes.
+            cache_pins: Beginnings of the prompt to keep in the prefix cache for a time; the first delta tells
+                what was kept.
 
         Yields:
             Deltas of all choices, the last of each with a finish reason.
@@ -189,6 +193,7 @@ class AsyncLLM:
             mailbox.put,
             tenant=tenant,
             cache_salt=cache_salt,
+            cache_pins=cache_pins,
         )
         self._check_accepting()
         try:

@@ -112,6 +112,10 @@ class EngineOptions:
         "KV blocks to evict first: lru, lfu, priority+ttl, cost, an entry-point name or module:Class.",
     )
     enable_prefix_caching: bool = _option(True, "Reuse the KV cache of equal prompt beginnings.")
+    pinned_cache_share: float = _option(
+        0.5, "Share of the KV cache that pinned prompt beginnings (cache_control) may hold, 0 to 1."
+    )
+    pinned_cache_share_per_tenant: float = _option(0.25, "The same of one tenant, such as an API key.")
     overlap: bool | None = _option(
         None,
         "Plan the next step while the device runs one; by default on for CUDA, off for the CPU.",
@@ -284,6 +288,10 @@ class EngineOptions:
             raise InvalidOption("gpu_memory_fraction", f"must be a finite number, got {value!r}")
         if not 0 < value <= 1:
             raise InvalidOption("gpu_memory_fraction", f"must be above 0 and at most 1, got {value!r}")
+        for name in ("pinned_cache_share", "pinned_cache_share_per_tenant"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise InvalidOption(name, f"must be from 0 to 1, got {value!r}")
         share = self.long_prefill_share
         if share is None:
             return

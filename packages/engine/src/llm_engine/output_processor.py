@@ -151,6 +151,7 @@ class OutputProcessor:
             num_cached_tokens=row.num_cached_tokens,
             num_output_tokens=choice.num_output_tokens,
             prompt_logprobs=row.prompt_logprobs,
+            pinned_tokens=tuple(row.pinned_tokens),
         )
 
     def _fail(self, live: LiveRequest, error: EngineError, followup: Followup) -> None:

@@ -45,6 +45,8 @@ class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         num_cached_tokens: Of these, how many came from the prefix cache.
         num_output_tokens: Output tokens of this choice so far, this delta included.
         prompt_logprobs: If asked for, on the first delta of index 0: an entry a token, None for the first.
+        pinned_tokens: On the first delta of index 0: for each of the request's pins, how many tokens are kept
+            in the prefix cache.
     """
 
     request_id: str
@@ -58,6 +60,7 @@ class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    pinned_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from llm_tokenizer import Tokenizer
 
+from llm_engine.cache_pins import CachePin, check_pins
 from llm_engine.core.messages import AddRequest, CoreInfo
 from llm_engine.errors import InvalidRequest
 from llm_engine.grammar.spec import MAX_CHARS
@@ -47,6 +48,7 @@ class RequestBuilder:
         *,
         tenant: str = "",
         cache_salt: bytes | None = None,
+        cache_pins: Sequence[CachePin] = (),
     ) -> LiveRequest:
         """Check a request and make its choices; nothing is queued yet.
 
@@ -61,6 +63,7 @@ class RequestBuilder:
             raise InvalidRequest("tenant", f"must be a string, got {type(tenant).__name__}")
         if cache_salt is not None and not isinstance(cache_salt, bytes):
             raise InvalidRequest("cache_salt", f"must be bytes or None, got {type(cache_salt).__name__}")
+        check_pins(cache_pins, len(prompt.token_ids))
         if params.detokenize and self._tokenizer is None:
             raise InvalidRequest("detokenize", "must be false: the model has no tokenizer")
         seed = params.seed
@@ -82,6 +85,7 @@ class RequestBuilder:
                     params=_row_params(params, index, seed, stop_reasons),
                     tenant=tenant,
                     salt=cache_salt,
+                    cache_pins=[] if index else list(cache_pins),
                 ),
                 stop_reasons=stop_reasons,
             )

@@ -28,6 +28,7 @@ from llm_scheduler import InvalidRequest as InvalidSchedulerRequest
 from llm_engine.core.counters import Counters
 from llm_engine.core.grammar_waits import WAITS_FOR, GrammarWaits
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, Refusal, Row, StepOutputs
+from llm_engine.core.prefix_pins import PrefixPins
 from llm_engine.errors import EngineDead
 from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.stats import EngineStats
@@ -48,12 +49,22 @@ class EngineCore:
         cache: The blocks that the scheduler gives out.
         executor: Started, its workers loaded.
         info: What the front end is told.
+        pins: Keeps beginnings of prompts in the cache; None: it is asked to keep none.
     """
 
-    def __init__(self, scheduler: Scheduler, cache: KVCache, executor: Executor, info: CoreInfo) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: KVCache,
+        executor: Executor,
+        info: CoreInfo,
+        pins: PrefixPins | None = None,
+    ) -> None:
         self.info = info
         self._scheduler = scheduler
         self._cache = cache
+        self._pins = pins
+        self._pin_wishes: dict[str, AddRequest] = {}
         self._executor = executor
         self._counters = Counters()
         self._grammars = GrammarWaits(executor)
@@ -74,6 +85,7 @@ class EngineCore:
             else:
                 self._scheduler.abort(message.request_ids)
                 self._grammars.end(message.request_ids)
+                self._forget_wishes(message.request_ids)
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do or to tell."""
@@ -95,7 +107,9 @@ class EngineCore:
         self._take_grammars()
         outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
         refusals, self._refusals = self._refusals, []
-        step = StepOutputs(rows=[_to_row(output) for output in outputs], refusals=refusals)
+        pinned = self._keep_prefixes(outputs)
+        rows = [_to_row(output, pinned.get(output.request_id, [])) for output in outputs]
+        step = StepOutputs(rows=rows, refusals=refusals)
         clock.lap("result")
         clock.end(work_left=self._in_flight is not None or self._scheduler.has_work())
         return step
@@ -111,6 +125,8 @@ class EngineCore:
         Raises:
             InvariantError: The cache's state contradicts itself.
         """
+        if self._pins is not None:
+            self._pins.tick(time.monotonic(), at_once=True)
         if check_cache:
             self._cache.check()
         worker_steps: dict[str, int] = self._executor.call("step_counts")[0]
@@ -170,7 +186,11 @@ class EngineCore:
         return [] if before is None else self._finish(*before)
 
     def _plan(self) -> StepPlan | None:
+        if self._pins is not None:
+            self._pins.tick(time.monotonic())
         plan = self._scheduler.schedule()
+        while plan is None and self._pins_are_in_the_way():
+            plan = self._scheduler.schedule()
         self._counters.clock.lap("plan")
         return plan
 
@@ -210,6 +230,37 @@ class EngineCore:
         finally:
             self._counters.clock.lap("wait")
 
+    # Pins
+
+    def _keep_prefixes(self, outputs: Sequence[RowOutput]) -> dict[str, list[int]]:
+        """Pin what requests asked for whose prompts have been computed now; by request, the tokens kept."""
+        if not self._pin_wishes:
+            return {}
+        kept = {}
+        for output in outputs:
+            message = self._pin_wishes.pop(output.request_id, None)
+            if message is None or self._pins is None or not output.tokens:
+                continue
+            kept[output.request_id] = self._pins.keep(
+                np.frombuffer(message.token_ids, "<i4"),
+                message.cache_pins,
+                salt=message.salt,
+                tenant=message.tenant,
+                now_s=time.monotonic(),
+            )
+        return kept
+
+    def _pins_are_in_the_way(self) -> bool:
+        """Lift a pin where requests wait, nothing runs, and nothing but pins can be what they wait for."""
+        if not self._pins or self._in_flight is not None or not self._scheduler.has_work():
+            return False
+        return not self._grammars.is_waiting and self._pins.lift_one()
+
+    def _forget_wishes(self, request_ids: Iterable[str]) -> None:
+        if self._pin_wishes:
+            for request_id in request_ids:
+                self._pin_wishes.pop(request_id, None)
+
     # Grammars
 
     def _take_grammars(self) -> None:
@@ -221,6 +272,7 @@ class EngineCore:
                 continue
             self._scheduler.abort([request_id])
             self._grammars.end([request_id])
+            self._forget_wishes([request_id])
             self._refusals.append(Refusal(request_id=request_id, message=fault, field="grammar"))
 
     # Intake
@@ -259,6 +311,8 @@ class EngineCore:
         else:
             self._counters.requests_added += 1
             self._counters.prompt_tokens += len(request.token_ids)
+            if message.cache_pins and self._pins is not None:
+                self._pin_wishes[request.request_id] = message
             if grammar is not None and self._ready is not None:
                 self._grammars.add(request.request_id, grammar)
 
@@ -271,7 +325,7 @@ class EngineCore:
         )
 
 
-def _to_row(output: RowOutput) -> Row:
+def _to_row(output: RowOutput, pinned_tokens: list[int]) -> Row:
     return Row(
         request_id=output.request_id,
         tokens=output.tokens,
@@ -282,6 +336,7 @@ def _to_row(output: RowOutput) -> Row:
         logprobs=output.logprobs,  # type: ignore[arg-type]
         prompt_logprobs=output.prompt_logprobs,  # type: ignore[arg-type]
         error=output.error,
+        pinned_tokens=pinned_tokens,
     )
 
 

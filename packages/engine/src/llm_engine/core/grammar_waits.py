@@ -85,6 +85,11 @@ class GrammarWaits:
             told.append((request_id, self._faults.pop(request_id, None)))
         return told
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._waiting)
+
     def wait(self, request_id: str, spec: GrammarSpec) -> str | None:
         """Compile the grammar of a request and wait for it, while no other waits; why it failed, or None."""
         self.add(request_id, spec)

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from llm_engine.cache_pins import CachePin
 from llm_engine.errors import ProtocolError
 from llm_engine.outputs import TokenLogprobs
 from llm_engine.start_profile import Span
@@ -34,6 +35,7 @@ class AddRequest(msgspec.Struct, tag="add", frozen=True, array_like=True, kw_onl
     params: RowParams
     tenant: str = ""
     salt: bytes | None = None
+    cache_pins: list[CachePin] = []
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True, array_like=True):
@@ -105,7 +107,7 @@ class CoreFailed(msgspec.Struct, tag="failed", frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """What one request gained in a step."""
+    """What one request gained in a step; `pinned_tokens` come with its first tokens, one for each pin."""
 
     request_id: str
     tokens: list[int]
@@ -115,6 +117,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     error: str | None = None
+    pinned_tokens: list[int] = []
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Owns the way from options to a running core (files, worker, cache, scheduler); no processes here."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from llm_tokenizer import Tokenizer, TokenizerFileError
 
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.messages import CoreInfo
+from llm_engine.core.prefix_pins import PrefixPins
 from llm_engine.core.warm_up import warm_up
 from llm_engine.errors import EngineError, StartupError
 from llm_engine.generation_defaults import sampling_defaults
@@ -128,7 +130,10 @@ def _build_core(
         scheduler = _make_scheduler(options, config, cache)
     info = msgspec.structs.replace(info, start_spans=recorder.spans)
     _LOG.info("core ready in %.1f s: %s", build_profile(recorder.spans).wall_s, info)
-    return EngineCore(scheduler, cache, workers.executor, info)
+    pins = PrefixPins(
+        cache, options.pinned_cache_share, options.pinned_cache_share_per_tenant, time.monotonic()
+    )
+    return EngineCore(scheduler, cache, workers.executor, info, pins)
 
 
 def _make_cache(options: EngineOptions, workers: _Workers) -> KVCache:

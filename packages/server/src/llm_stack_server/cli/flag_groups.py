@@ -66,6 +66,8 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "block_size",
             "state_interval",
             "enable_prefix_caching",
+            "pinned_cache_share",
+            "pinned_cache_share_per_tenant",
             "eviction_policy",
         ),
         "scheduling": (
