@@ -16,7 +16,7 @@ from llm_engine.grammar.structural_tags import (
     Text,
     Triggered,
 )
-from llm_engine.grammar.xgrammar_schemas import check_keywords
+from llm_engine.grammar.xgrammar_schemas import as_any_of, check_keywords
 
 
 def to_xgrammar(node: Node, max_white_space: int) -> dict[str, object]:
@@ -46,7 +46,7 @@ def _format(node: Node, space: int) -> dict[str, object]:
             return {"type": "const_string", "value": value}
         case Json(schema):
             check_keywords(schema)
-            schema = _with_others(with_exact_formats(schema))
+            schema = _with_others(as_any_of(with_exact_formats(schema)))
             return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": space}
         case Regex(pattern):
             return {"type": "regex", "pattern": pattern}

@@ -29,7 +29,7 @@ from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.grammar.structural_tags import parse_structural_tag
 from llm_engine.grammar.tags_to_xgrammar import to_xgrammar
 from llm_engine.grammar.vocabulary import Vocabulary
-from llm_engine.grammar.xgrammar_schemas import check_keywords
+from llm_engine.grammar.xgrammar_schemas import as_any_of, check_keywords
 
 XGRAMMAR_MISSING = "the back end xgrammar is not installed: pip install llm-stack-engine[xgrammar]"
 _PARALLEL_FROM = 4
@@ -151,7 +151,9 @@ class XgrammarBackend:
     def _json_schema(self, schema: dict[str, object]) -> Any:  # noqa: ANN401
         check_keywords(schema)
         return self._compiler.compile_json_schema(
-            json.dumps(with_exact_formats(schema)), max_whitespace_cnt=MAX_WHITE_SPACE, strict_mode=False
+            json.dumps(as_any_of(with_exact_formats(schema))),
+            max_whitespace_cnt=MAX_WHITE_SPACE,
+            strict_mode=False,
         )
 
 

@@ -67,6 +67,14 @@ def check_keywords(schema: dict[str, object]) -> None:
             _check_deciding(found[0], part, path)
 
 
+def as_any_of(schema: dict[str, object]) -> dict[str, object]:
+    """The schema, changed: schemas that exclude each other are one of them where they are any of them."""
+    for part, _ in subschemas(schema):
+        if "oneOf" in part:
+            part["anyOf"] = part.pop("oneOf")
+    return schema
+
+
 def _all_keywords() -> frozenset[str]:
     return frozenset().union(*_OF_TYPE.values(), _DECIDING, {"type"})
 

@@ -1,12 +1,14 @@
 """The grammars of a worker's rows: what they have accepted, and which tokens they allow next.
 
 A step's draw needs the tokens of the step before, which may still be on its way. So masks are asked for
-behind the step's forward pass: the tokens before it are on the host long before it ends.
+behind the step's forward pass. On a GPU that pass is only queued then, and the tokens before it are on the
+host long before it ends. On a CPU the step before is over already, and a thread fills the masks meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +69,8 @@ class GrammarRows:
         self._prepared = prepared
         self._matchers: dict[int, Matcher] = {}
         self._undelivered: list[_Undelivered] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: Future[NDArray[np.int32]] | None = None
 
     def admit(self, row: NewRow) -> None:
         """Starts a row's grammar, if it has one; a row that comes back has outputs already.
@@ -97,6 +101,26 @@ class GrammarRows:
         if matchers:
             self._undelivered.append(_Undelivered(result, matchers))
 
+    def begin(self, plan: StepPlan, sample_rows: NDArray[np.int64]) -> None:
+        """Begins, in a thread, to fill the masks of a plan whose forward pass will run here and now.
+
+        The steps before it must be over.
+        """
+        if self._ahead is not None:
+            self._ahead.exception()  # of a step that failed before its draw
+            self._ahead = None
+        entries = self._entries(plan, sample_rows)
+        if not entries:
+            return
+        self._accept_delivered()
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._ahead = self._pool.submit(_filled, [matcher for _, _, matcher in entries])
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
     def masks(
         self, plan: StepPlan, sample_rows: NDArray[np.int64], faults: dict[int, str]
     ) -> TokenMasks | None:
@@ -110,24 +134,30 @@ class GrammarRows:
         Returns:
             None where none of them has a grammar.
         """
-        if not self._matchers:
-            return None
-        entries = [
-            (entry, row, matcher)
-            for entry, (row, slot) in enumerate(self._drawn(plan, sample_rows))
-            if (matcher := self._matchers.get(slot)) is not None
-        ]
+        entries = self._entries(plan, sample_rows)
         if not entries:
             return None
-        self._accept_delivered()
-        matchers = [matcher for _, _, matcher in entries]
-        bits = np.zeros((len(entries), matchers[0].num_words), np.int32)
-        fill_masks(matchers, bits)
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            self._accept_delivered()
+            bits = _filled([matcher for _, _, matcher in entries])
+        else:
+            bits = ahead.result()
         for place, (_, row, matcher) in enumerate(entries):
             if (fault := matcher.fault) is not None:
                 faults[row] = f"the grammar cannot go on: {fault}"
                 bits[place] = -1  # what is drawn is not used
         return TokenMasks(np.array([entry for entry, _, _ in entries], np.int64), bits)
+
+    def _entries(self, plan: StepPlan, sample_rows: NDArray[np.int64]) -> list[tuple[int, int, Matcher]]:
+        """(entry of the logits, row, matcher) of the drawn rows with a grammar."""
+        if not self._matchers:
+            return []
+        return [
+            (entry, row, matcher)
+            for entry, (row, slot) in enumerate(self._drawn(plan, sample_rows))
+            if (matcher := self._matchers.get(slot)) is not None
+        ]
 
     def _accept_delivered(self) -> None:
         for step in self._undelivered:
@@ -140,3 +170,10 @@ class GrammarRows:
     def _drawn(plan: StepPlan, sample_rows: NDArray[np.int64]) -> list[tuple[int, int]]:
         """(row, slot) of the rows that yield a token."""
         return list(zip(sample_rows.tolist(), plan.slots[sample_rows].tolist(), strict=True))
+
+
+def _filled(matchers: list[Matcher]) -> NDArray[np.int32]:
+    """The masks of some matchers, at least one."""
+    bits = np.zeros((len(matchers), matchers[0].num_words), np.int32)
+    fill_masks(matchers, bits)
+    return bits

@@ -145,6 +145,10 @@ class ModelRunner:
         self.params.release(every)
         self._grammars.release(every)
 
+    def close(self) -> None:
+        """Ends its threads."""
+        self._grammars.close()
+
     def use_graphs(self, capture: Capture, *, memory_bytes: int, lockstep: bool = False) -> None:
         """Runs decode steps padded to few sizes from now on, as graphs where they could be captured.
 
@@ -277,6 +281,8 @@ class ModelRunner:
         sent = self._prepare(plan, arrays)
         self.num_eager_steps += 1
         inputs = model_inputs(batch, sent, self.tables, self.group_metadata)
+        if sampling is not None and self.device.type == "cpu":
+            self._grammars.begin(plan, batch.sample_rows)
         hidden_TE = self.model.forward(inputs.input_ids, inputs.metadata, self.caches)
         return self._finish(plan, batch, hidden_TE, sampling, sent)
 

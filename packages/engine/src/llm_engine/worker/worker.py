@@ -276,6 +276,8 @@ class Worker:
 
     def close(self) -> None:
         """Ends the worker's threads."""
+        if self._runner is not None:
+            self._runner.close()
         if self._grammars is not None:
             self._grammars.close()
 
