@@ -203,7 +203,8 @@ struct PanelKernel {
     Ring ring;
     ring.data = shared_address(memory);
     ring.stages = p.stages;
-    ring.full = ring.at(p.stages);
+    // Behind the sums too: what is written over a barrier may be undone when another process takes turns on the GPU.
+    ring.full = ring.data + max(p.stages * kStageBytes, kSumBytes);
     ring.empty = ring.full + 8 * p.stages;
     const PanelPart part = part_of(p);
     const bool copies = threadIdx.x == kConsumers;

@@ -255,7 +255,9 @@ struct StreamKernel {
   static __device__ void run(const CUtensorMap* weight, const CUtensorMap* tokens, const StreamParams& p) {
     extern __shared__ std::uint8_t shared[];
     std::uint8_t* ring = shared + (1024 - shared_address(shared) % 1024) % 1024;
-    const std::uint32_t data = shared_address(ring), full = data + p.stages * kStageBytes, empty = full + 8 * p.stages;
+    // Behind the sums too: what is written over a barrier may be undone when another process takes turns on the GPU.
+    const std::uint32_t data = shared_address(ring);
+    const std::uint32_t full = data + max(p.stages * kStageBytes, kSumBytes), empty = full + 8 * p.stages;
     const int rank = blockIdx.x % p.split, tile = blockIdx.x / p.split;
     const int first = p.num_steps * rank / p.split, count = p.num_steps * (rank + 1) / p.split - first;
     const bool copies = threadIdx.x == kConsumers;
