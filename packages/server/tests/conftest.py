@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import httpx
 import pytest
+from llm_engine.cache_pins import CachePin
 from llm_engine.outputs import RequestDelta, TokenLogprobs
 from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
@@ -72,6 +73,7 @@ class EngineDouble:
         self.error_after: int | None = None
         self.gate: asyncio.Event | None = None
         self.seen: list[tuple[list[int], SamplingParams, int]] = []
+        self.cache_uses: list[tuple[str, bytes | None, tuple[CachePin, ...]]] = []
         self.live = 0
         self.aborted = 0
 
@@ -82,8 +84,12 @@ class EngineDouble:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        tenant: str = "",
+        cache_salt: bytes | None = None,
+        cache_pins: Sequence[CachePin] = (),
     ) -> AsyncIterator[RequestDelta]:
         assert isinstance(prompt, list)
+        self.cache_uses.append((tenant, cache_salt, tuple(cache_pins)))
         self.seen.append((prompt, params, priority))
         self.live += 1
         finished = False

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from llm_engine.cache_pins import CachePin
 from llm_engine.core.messages import CoreInfo, Row, StepOutputs
 from llm_engine.live_requests import Choice
 from llm_engine.mailbox import Mailbox
@@ -77,8 +78,11 @@ class ReplayEngine:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        tenant: str = "",
+        cache_salt: bytes | None = None,
+        cache_pins: Sequence[CachePin] = (),
     ) -> AsyncIterator[RequestDelta]:
-        """As `AsyncLLM.generate`, the core apart."""
+        """As `AsyncLLM.generate`, the core apart; it has no cache."""
         assert isinstance(prompt, list)
         self.seen.append((prompt, params))
         mailbox = Mailbox(params.n)

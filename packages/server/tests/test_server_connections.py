@@ -26,7 +26,7 @@ class Pouring:
         self.pieces = 0
         engine.generate = self.generate
 
-    async def generate(self, prompt, params, *, request_id=None, priority=0):
+    async def generate(self, prompt, params, *, request_id=None, priority=0, **cache):
         self.live += 1
         try:
             while True:

@@ -43,7 +43,7 @@ CHOSEN_BY_CALLER = [
     ("lora_path", "/etc"),
     ("detokenize", False),
     ("bad_words", ["London"]),
-    ("cache_salt", "of-another-tenant"),
+    ("cache_salt", ""),
 ]
 
 

@@ -239,7 +239,7 @@ async def test_deadline_inside_a_stream(client, engine, path, body):
     released = asyncio.Event()
     deltas = engine._deltas
 
-    async def generate(prompt, params, *, request_id=None, priority=0):
+    async def generate(prompt, params, *, request_id=None, priority=0, **cache):
         engine.live += 1
         try:
             for step, delta in enumerate(deltas(prompt, params, request_id or "")):

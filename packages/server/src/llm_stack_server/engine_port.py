@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
+from llm_engine.cache_pins import CachePin
 from llm_engine.outputs import RequestDelta
 from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
@@ -88,6 +89,9 @@ class Engine(Protocol):
         *,
         request_id: str | None = None,
         priority: int = 0,
+        tenant: str = "",
+        cache_salt: bytes | None = None,
+        cache_pins: Sequence[CachePin] = (),
     ) -> AsyncIterator[RequestDelta]:
         """Deltas of all choices. Closing the iterator aborts the request at once."""
         ...

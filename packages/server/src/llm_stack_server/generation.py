@@ -9,6 +9,7 @@ from typing import Protocol
 from llm_engine.errors import InvalidRequest
 from llm_engine.outputs import RequestDelta
 
+from llm_stack_server.cache_use import CacheUse
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField, Unavailable
 from llm_stack_server.jobs import Job
@@ -22,6 +23,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    pinned_tokens: tuple[int, ...] = ()  # by pin of the request; messages have one prompt
     reasoning_tokens: int = 0
 
     def as_json(self) -> dict[str, object]:
@@ -107,6 +109,7 @@ class Generation:
     usage: Usage = field(default_factory=Usage)
     grammar_field: str | None = None  # where the client said what the answer must look like
     admission: Admission = field(default_factory=Unlimited)
+    cache: CacheUse = field(default_factory=CacheUse)
     _events: AsyncGenerator[ChoiceDelta, None] | None = None
     _first: ChoiceDelta | None = None
 
@@ -179,7 +182,13 @@ class Generation:
     def _submit(self, index: int, job: Job) -> AsyncIterator[RequestDelta]:
         request_id = self.request_id if len(self.jobs) == 1 else f"{self.request_id}-{index}"
         return self.engine.generate(
-            job.prompt.token_ids, job.params, request_id=request_id, priority=self.priority
+            job.prompt.token_ids,
+            job.params,
+            request_id=request_id,
+            priority=self.priority,
+            tenant=self.cache.tenant,
+            cache_salt=self.cache.salt,
+            cache_pins=self.cache.pins,
         )
 
     def _count(self, event: ChoiceDelta, seen: set[int]) -> None:
@@ -188,6 +197,7 @@ class Generation:
             seen.add(event.prompt)
             self.usage.prompt_tokens += delta.num_prompt_tokens
             self.usage.cached_tokens += delta.num_cached_tokens
+            self.usage.pinned_tokens = delta.pinned_tokens or self.usage.pinned_tokens
         new_tokens = len(delta.token_ids)
         self.usage.completion_tokens += new_tokens
         if new_tokens:

@@ -42,6 +42,9 @@ class ServerSettings:
 
     host: str = _option("127.0.0.1", "Address to listen on; other machines reach it only if you say so.")
     port: int = _option(8000, "TCP port; 0 takes a free one and prints it.")
+    grpc_port: int | None = _option(
+        None, "TCP port for gRPC on the same address; 0 takes a free one. Without it, gRPC is not spoken."
+    )
     api_key: tuple[str, ...] = _option(
         (),
         "KEY or NAME KEY that clients must send as a bearer token; sha256:HEX stands for a key by digest. "
@@ -50,6 +53,9 @@ class ServerSettings:
     )
     api_key_file: str | None = _option(
         None, "File with one such key a line; lines that begin with # are skipped. SIGHUP reads it again."
+    )
+    isolate_cache_by_key: bool = _option(
+        False, "Requests of different API keys never share cached prefixes, so that times tell them nothing."
     )
     allow_open: bool = _option(
         False,
@@ -122,6 +128,8 @@ class ServerSettings:
             raise StartupError("host: must not be empty")
         if not 0 <= self.port <= 65535:
             raise StartupError(f"port: must be between 0 and 65535, got {self.port}")
+        if self.grpc_port is not None and not 0 <= self.grpc_port <= 65535:
+            raise StartupError(f"grpc_port: must be between 0 and 65535, got {self.grpc_port}")
         if self.output_format not in ("auto", "none", *FORMAT_NAMES):
             raise StartupError(
                 f"output_format: must be auto, none or one of {', '.join(FORMAT_NAMES)}, "
@@ -159,6 +167,8 @@ class ServerSettings:
                 raise StartupError(
                     f"cors_origin: must be *, or like https://chat.example:8443 with no path, got {origin!r}"
                 )
+        if self.isolate_cache_by_key and not self.api_key and self.api_key_file is None:
+            raise StartupError("isolate_cache_by_key: needs api_key or api_key_file")
         for host in self.allowed_host:
             if not _HOST.fullmatch(host):
                 raise StartupError(f"allowed_host: must be a host name without port, got {host!r}")

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 # Options that no group names are shown under the class's own title.
 FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "ServerSettings": {
-        "address and log": ("host", "port", "log_level", "access_log", "drain_timeout_s"),
+        "address and log": ("host", "port", "grpc_port", "log_level", "access_log", "drain_timeout_s"),
         "who may ask": (
             "api_key",
             "api_key_file",
+            "isolate_cache_by_key",
             "allow_open",
             "tls_cert",
             "tls_key",

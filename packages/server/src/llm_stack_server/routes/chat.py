@@ -9,6 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.auth import key_of
+from llm_stack_server.cache_use import cache_use
 from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
@@ -71,6 +73,7 @@ async def chat_completions(request: Request) -> Response:
         usage=usage,
         grammar_field=None if wanted is None else wanted.field,
         admission=permit_of(request),
+        cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),
     )
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
 

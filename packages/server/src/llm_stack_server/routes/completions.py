@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.auth import key_of
+from llm_stack_server.cache_use import cache_use
 from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.engine_port import Engine
@@ -57,6 +59,7 @@ async def completions(request: Request) -> Response:
         context.metrics.meter(PATH),
         body.priority or 0,
         admission=permit_of(request),
+        cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),
         grammar_field=None if wanted is None else wanted.field,
     )
     envelope = Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -12,6 +13,8 @@ from llm_engine.sampling_params import SamplingParams
 from starlette.responses import Response
 
 from llm_stack_server.answering import answer
+from llm_stack_server.auth import key_of
+from llm_stack_server.cache_use import cache_use
 from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.engine_port import Engine
@@ -19,6 +22,7 @@ from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.output_formats.format import Format
+from llm_stack_server.prompt_caching import cache_plan
 from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt, thinking_variables
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
@@ -49,13 +53,14 @@ async def messages(request: Request) -> Response:
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=False)
     prompt = await _prompt(engine, body, use)
+    plan = await cache_plan(body, prompt.token_ids, partial(_beginning, engine, use=use))
     wanted = constraint(None, output_format, use, prompt.text or "")
     if wanted is not None:
         params = constrained(params, wanted)
     job = checked_job(engine, prompt, params, {"prompt": "messages", "stop": "stop_sequences"})
     message_id = f"msg_{uuid.uuid4().hex}"
     usage = Usage()
-    view = MessagesView(message_id, model, choice_reader(output_format, use, prompt, usage), usage)
+    view = MessagesView(message_id, model, choice_reader(output_format, use, prompt, usage), usage, plan)
     generation = Generation(
         engine,
         message_id,
@@ -64,6 +69,12 @@ async def messages(request: Request) -> Response:
         usage=usage,
         admission=permit_of(request),
         grammar_field=None if wanted is None else wanted.field,
+        cache=cache_use(
+            key_of(request),
+            body.cache_salt,
+            by_key=context.settings.isolate_cache_by_key,
+            pins=plan.pins,
+        ),
     )
     return await answer(
         request,
@@ -83,7 +94,9 @@ async def count_tokens(request: Request) -> JSONResponse:
     body = await read_body(request, MessagesPrompt)
     context.check_model(body.model)
     ignored = _ignored(context, body, COUNT_PATH)
-    prompt = await _prompt(engine, body, _tool_use(body, context.output_format(engine)))
+    use = _tool_use(body, context.output_format(engine))
+    prompt = await _prompt(engine, body, use)
+    await cache_plan(body, prompt.token_ids, partial(_beginning, engine, use=use))
     return JSONResponse({"input_tokens": len(prompt.token_ids)}, headers=ignored_header(ignored))
 
 
@@ -141,6 +154,14 @@ async def _prompt(engine: Engine, body: MessagesPrompt, use: ToolUse) -> Prompt:
         continue_final_message=is_continued, variables=_variables(engine, body), tools=use.for_template
     )
     return await chat_prompt(engine, turns, options)
+
+
+async def _beginning(engine: Engine, body: MessagesPrompt, *, use: ToolUse) -> list[int]:
+    """The tokens of a conversation that ends with the body's last block."""
+    options = ChatOptions(
+        add_generation_prompt=False, variables=_variables(engine, body), tools=use.for_template
+    )
+    return (await chat_prompt(engine, body.chat_turns(), options)).token_ids
 
 
 def _variables(engine: Engine, body: MessagesPrompt) -> dict[str, object]:

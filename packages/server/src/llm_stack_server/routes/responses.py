@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from llm_stack_server.answering import event_stream
 from llm_stack_server.auth import key_of
+from llm_stack_server.cache_use import cache_use
 from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.deadline import Deadline, deadline_of, until_deadline
@@ -163,6 +164,7 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
         context.metrics.meter(PATH),
         usage=usage,
         admission=permit_of(request),
+        cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),
         grammar_field=None if wanted is None else _FIELD_NAMES.get(wanted.field, wanted.field),
     )
     return _Work(view, generation, items, owner, stores, deadline_of(request))

@@ -143,7 +143,7 @@ def unknown_fields(extra: Mapping[str, Any], *, n: int = 1) -> list[str]:
 
 
 # The same of Anthropic's messages.
-_MESSAGES_NEUTRAL = frozenset({"metadata", "betas", "cache_control", "anthropic_version", "user_profile_id"})
+_MESSAGES_NEUTRAL = frozenset({"metadata", "betas", "anthropic_version", "user_profile_id"})
 _MESSAGES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
     **_OTHER_SERVERS,
     **_CHAT_ONLY,

@@ -10,11 +10,18 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
-from llm_stack_server.schemas.fields import Finite, Int64, RequestBody, StopStrings
+from llm_stack_server.schemas.fields import CacheSalt, Finite, Int64, RequestBody, StopStrings
 from llm_stack_server.schemas.tools import FunctionSpec, Tool, check_names, checked_parameters
 
 MAX_TOOLS = 128
 _SHOWN_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result"})
+
+
+class CacheControl(RequestBody):
+    """A mark: what stands up to here is to stay in the cache for a time."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
 
 
 class Block(RequestBody):
@@ -29,6 +36,7 @@ class Block(RequestBody):
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
     is_error: bool | None = None
+    cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Block:
@@ -65,6 +73,7 @@ class AnthropicTool(RequestBody):
     type: str | None = None
     description: str | None = None
     input_schema: Annotated[dict[str, Any] | None, BeforeValidator(checked_parameters)] = None
+    cache_control: CacheControl | None = None
 
     def as_tool(self) -> Tool:
         """The same as OpenAI spells it."""
@@ -97,6 +106,7 @@ class MessagesPrompt(RequestBody):
     tool_choice: ToolChoice | None = None
     thinking: ThinkingOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
     def _tools_fit(self) -> MessagesPrompt:
@@ -130,6 +140,7 @@ class MessagesRequest(MessagesPrompt):
     top_p: Finite | None = None
     top_k: Int64 | None = None
     stream: bool | None = None
+    cache_salt: CacheSalt | None = None
 
 
 def _turns(message: Message, path: str) -> Iterator[ChatMessage]:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
-from llm_stack_server.schemas.fields import Finite, Int64, RequestBody
+from llm_stack_server.schemas.fields import CacheSalt, Finite, Int64, RequestBody
 from llm_stack_server.schemas.sampling import StreamOptions
 from llm_stack_server.schemas.structured import JsonSchemaFormat, ResponseFormat
 from llm_stack_server.schemas.tools import (
@@ -130,6 +130,7 @@ class ResponsesRequest(RequestBody):
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     seed: Int64 | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: CacheSalt | None = None
 
     def response_format(self) -> ResponseFormat | None:
         """The form of the text as the chat route has it."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from llm_stack_server.schemas.fields import Finite, Int64, LogitBias, RequestBody, StopStrings
+from llm_stack_server.schemas.fields import CacheSalt, Finite, Int64, LogitBias, RequestBody, StopStrings
 from llm_stack_server.schemas.structured import StructuredFields
 
 MAX_CHOICES = 128
@@ -41,5 +41,6 @@ class SamplingFields(StructuredFields):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     priority: Int64 | None = None
+    cache_salt: CacheSalt | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -17,16 +17,20 @@ from llm_stack_server.output_formats.events import (
     Reasoning,
     Text,
 )
+from llm_stack_server.prompt_caching import CachePlan
 from llm_stack_server.views.choice_reader import ChoiceReader
 from llm_stack_server.views.view import Event
 
 
-def usage_of(usage: Usage) -> Event:
-    """Anthropic's ``usage``: input tokens are those that were not read from the cache."""
+def usage_of(usage: Usage, plan: CachePlan) -> Event:
+    """Anthropic's ``usage``: input tokens are those neither found in the cache nor put there to stay."""
+    created = plan.created(usage.cached_tokens, usage.pinned_tokens)
+    total = sum(created.values())
     return {
-        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens - total,
         "cache_read_input_tokens": usage.cached_tokens,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": total,
+        "cache_creation": {f"ephemeral_{ttl}_input_tokens": tokens for ttl, tokens in created.items()},
         "output_tokens": usage.completion_tokens,
     }
 
@@ -42,12 +46,15 @@ class _Block:
 class MessagesView:
     """Shows a generation as one message. One object serves one request."""
 
-    def __init__(self, message_id: str, model: str, reader: ChoiceReader, usage: Usage) -> None:
+    def __init__(
+        self, message_id: str, model: str, reader: ChoiceReader, usage: Usage, plan: CachePlan
+    ) -> None:
         """``usage`` is the generation's own: its prompt is counted when the first delta is there."""
         self._message_id = message_id
         self._model = model
         self._reader = reader
         self._usage = usage
+        self._plan = plan
         self._open: _Block | None = None
         self._blocks: list[_Block] = []
         self._stop_reason: str | None = None
@@ -57,7 +64,7 @@ class MessagesView:
         """The message without content."""
         yield {
             "type": "message_start",
-            "message": self._message([], {**usage_of(self._usage), "output_tokens": 0}),
+            "message": self._message([], {**usage_of(self._usage, self._plan), "output_tokens": 0}),
         }
         yield {"type": "ping"}
 
@@ -71,7 +78,7 @@ class MessagesView:
         """The end of the open block and of the message."""
         yield from self._close()
         ending = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
-        yield {"type": "message_delta", "delta": ending, "usage": usage_of(usage)}
+        yield {"type": "message_delta", "delta": ending, "usage": usage_of(usage, self._plan)}
         yield {"type": "message_stop"}
 
     def add(self, event: ChoiceDelta) -> None:
@@ -81,7 +88,7 @@ class MessagesView:
 
     def whole(self, usage: Usage) -> Event:
         """The message."""
-        return self._message([_whole(block) for block in self._blocks], usage_of(usage))
+        return self._message([_whole(block) for block in self._blocks], usage_of(usage, self._plan))
 
     def _message(self, content: list[Event], usage: Event) -> Event:
         return {
