@@ -33,6 +33,8 @@ TIES = {
     ("dense", "fp8"): 0.75,
     ("moe", "fp8"): 2.0,
 }
+# How far rounding activations to e4m3 may move the logprobs of prompts on average; seen: 0.15 and 0.23.
+ROUNDING = {"dense": 0.2, "moe": 0.3}
 # How far apart the logprobs of the same prompts may be on average.
 MEAN_DIFFERENCE = {None: 0.08, "fp8": 0.2}
 
@@ -132,4 +134,27 @@ def test_half_precision_tokens_differ_at_near_ties_only(tmp_path, kind, quantiza
     print(f"{kind} {quantization}: {equal} equal, largest gap {max(gaps):.2f}, apart {mean:.4f}")  # noqa: T201
     assert max(gaps) < TIES[kind, quantization], "tokens differ where no tie was near"
     assert mean < MEAN_DIFFERENCE[quantization]
-    assert equal >= 0.25 * len(prompts)
+    # Rounded activations move logprobs by more than the small models' best tokens are apart.
+    assert quantization is not None or equal >= 0.25 * len(prompts)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ROUNDING)
+def test_fused_e4m3_is_as_near_to_the_exact_model_as_single_steps_are(tmp_path, kind):
+    folder = save_model(tmp_path, kind)
+    prompts = prompts_of(40, 1024)
+    fused = outputs(folder, prompts, "full", dtype="bfloat16", quantization="fp8")
+    with references(but=QUANTIZING):
+        plain = outputs(folder, prompts, "none", dtype="bfloat16", quantization="fp8")
+    with references():  # multiplies what is not rounded by the same weights, widened
+        exact = outputs(folder, prompts, "none", dtype="float32", quantization="fp8")
+
+    def distance(found):
+        pairs = zip(found, exact, strict=True)
+        logprobs = [[logprobs_of(one.prompt_logprobs) for _, one in pair] for pair in pairs]
+        return torch.cat([(left - right).abs() for left, right in logprobs]).mean().item()
+
+    near, reference = distance(fused), distance(plain)
+    print(f"{kind}: fused {near:.4f}, single steps {reference:.4f} from the exact model")  # noqa: T201
+    assert reference < ROUNDING[kind]
+    assert near < 1.15 * reference
