@@ -8,6 +8,7 @@ from llm_engine.errors import (
     EngineBusy,
     EngineDead,
     EngineError,
+    EngineRestarting,
     InvalidOption,
     InvalidRequest,
     RequestFailed,
@@ -23,7 +24,9 @@ from llm_engine.stats import EngineStats
 if TYPE_CHECKING:
     from llm_engine.async_llm import AsyncLLM
     from llm_engine.async_pooling import AsyncPoolingLLM
-    from llm_engine.async_start import start_engine
+    from llm_engine.async_start import connect_engine, start_engine
+    from llm_engine.core.core_host import CoreHost
+    from llm_engine.core.core_state import CoreState, RestartPolicy
     from llm_engine.llm import LLM
     from llm_engine.prompts import TokensPrompt
 
@@ -34,17 +37,21 @@ __all__ = [
     "ClassificationOutput",
     "CompletionOutput",
     "ContextLengthExceeded",
+    "CoreHost",
+    "CoreState",
     "EmbeddingOutput",
     "EngineBusy",
     "EngineDead",
     "EngineError",
     "EngineOptions",
+    "EngineRestarting",
     "EngineStats",
     "InvalidOption",
     "InvalidRequest",
     "RequestDelta",
     "RequestFailed",
     "RequestOutput",
+    "RestartPolicy",
     "RewardOutput",
     "SamplingParams",
     "ScoreOutput",
@@ -53,6 +60,7 @@ __all__ = [
     "TokenLogprobs",
     "TokensPrompt",
     "UnsupportedTask",
+    "connect_engine",
     "start_engine",
 ]
 
@@ -61,6 +69,10 @@ _LAZY = {
     "AsyncLLM": "llm_engine.async_llm",
     "AsyncPoolingLLM": "llm_engine.async_pooling",
     "TokensPrompt": "llm_engine.prompts",
+    "CoreHost": "llm_engine.core.core_host",
+    "CoreState": "llm_engine.core.core_state",
+    "RestartPolicy": "llm_engine.core.core_state",
+    "connect_engine": "llm_engine.async_start",
     "start_engine": "llm_engine.async_start",
 }
 

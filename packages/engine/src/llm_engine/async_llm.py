@@ -15,10 +15,11 @@ from typing import Self, TypeVar
 from llm_tokenizer import Tokenizer
 
 from llm_engine.cache_pins import CachePin
-from llm_engine.core.connected import ConnectedCore, connect_core
-from llm_engine.core.messages import Abort, CoreInfo, StatsReply, StatsRequest, StepOutputs
-from llm_engine.core.process_client import ProcessClient
-from llm_engine.errors import EngineBusy, EngineDead, EngineError, InvalidRequest, StartupError
+from llm_engine.core.connected import ConnectedCore, connect_core, host_core
+from llm_engine.core.core_state import CoreState, RestartPolicy
+from llm_engine.core.messages import Abort, CoreInfo, FromCore, StatsReply, StatsRequest, StepOutputs
+from llm_engine.early_requests import RETRY_AFTER_S, EarlyRequests
+from llm_engine.errors import EngineBusy, EngineDead, EngineRestarting, InvalidRequest, StartupError
 from llm_engine.live_requests import LiveRequest
 from llm_engine.mailbox import Mailbox
 from llm_engine.options import EngineOptions
@@ -58,17 +59,19 @@ class AsyncLLM:
     def __init__(
         self,
         options: EngineOptions,
-        client: ProcessClient,
-        tokenizer: Tokenizer | None,
+        core: ConnectedCore,
         info: CoreInfo,
         start_profile: StartProfile,
     ) -> None:
         self._options = options
-        self._client = client
-        self._tokenizer = tokenizer
+        self._core = core
+        self._link = core.link
+        self._tokenizer = tokenizer = core.tokenizer
         self._info = info
         self._start_profile = start_profile
-        self._builder = RequestBuilder(tokenizer, info, options.seed, one_seed=options.deterministic)
+        self._builder = RequestBuilder(
+            tokenizer, info, options.seed, one_seed=options.deterministic, front=core.link.front
+        )
         self._processor = OutputProcessor(tokenizer, info.block_size if info.prefix_caching else None)
         self._by_request_id: dict[str, set[LiveRequest]] = {}
         self._stats: dict[int, asyncio.Future[EngineStats]] = {}
@@ -79,18 +82,41 @@ class AsyncLLM:
         self._death: EngineDead | None = None
         self._draining = False
         self._drained = asyncio.Event()
-        self._reader = asyncio.create_task(self._read(), name="engine-outputs")
+        self._early = EarlyRequests(options)
+        self._link.follow(self)
 
     @classmethod
-    async def start(cls, options: EngineOptions) -> Self:
-        """Start a core process and wait until its model is loaded.
+    async def start(cls, options: EngineOptions, restart: RestartPolicy | None = None) -> Self:
+        """Start a core process that is hosted here, and wait until its model is loaded.
+
+        Args:
+            options: What to run.
+            restart: When to start the core again where it dies; requests then go on. None: never.
 
         Raises:
             StartupError: The core could not start, or the model gives no text; one line says why.
         """
-        core = await connect_core(options)
+        return await cls._generating(options, await host_core(options, restart))
+
+    @classmethod
+    async def connect(cls, folder: Path, options: EngineOptions, *, name: str = "front") -> Self:
+        """Become a front end of a core that a `CoreHost` runs, in this or another process.
+
+        Args:
+            folder: The host's.
+            options: Those of the core.
+            name: Whose front end it is. One that connects later by the same name takes its place: the
+                requests of the earlier end.
+
+        Raises:
+            StartupError: No host is there, its core could not start, or the model gives no text.
+        """
+        return await cls._generating(options, await connect_core(folder, name))
+
+    @classmethod
+    async def _generating(cls, options: EngineOptions, core: ConnectedCore) -> Self:
         if not isinstance(core.ready, CoreInfo):
-            await core.client.shutdown()
+            await core.close()
             raise StartupError(
                 "UnsupportedTask", "the model gives vectors or scores, not text: use AsyncPoolingLLM"
             )
@@ -102,7 +128,7 @@ class AsyncLLM:
         profile = _profile_of(core.begun_s, info)
         if options.profile_start:
             sys.stderr.write(profile.table() + "\n")
-        return cls(options, core.client, core.tokenizer, info, profile)
+        return cls(options, core, info, profile)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -147,8 +173,21 @@ class AsyncLLM:
 
     @property
     def core_pid(self) -> int:
-        """The core's process id."""
-        return self._client.pid
+        """The core's process id.
+
+        Raises:
+            EngineDead, EngineRestarting: None runs now.
+        """
+        pid = self._link.state.pid
+        if pid is None:
+            self._check_alive()
+            raise EngineRestarting(RETRY_AFTER_S)
+        return pid
+
+    @property
+    def state(self) -> CoreState:
+        """Where the core is in its life; true some milliseconds after each change."""
+        return self._link.state
 
     async def generate(
         self,
@@ -179,8 +218,10 @@ class AsyncLLM:
         Raises:
             InvalidRequest: Refused before it was queued; the field is named.
             EngineBusy: The queue is full, or the engine is draining.
+            EngineRestarting: The core is being started again, and too many requests wait for it. Otherwise a
+                request waits for it, and those that ran go on.
             EngineDead: The core is not running any more.
-            RequestFailed: The request ended with an error; others go on.
+            RequestFailed: The request ended with an error, or the core died of it; others go on.
         """
         self._check_accepting()
         tokens = await self._to_tokens(prompt)
@@ -228,6 +269,7 @@ class AsyncLLM:
                 that contradicts itself ends the core.
 
         Raises:
+            EngineRestarting: The core is being started again.
             EngineDead: The core is not running any more.
         """
         token = next(self._stats_tokens)
@@ -235,14 +277,14 @@ class AsyncLLM:
         self._stats[token] = future
         try:
             self._check_alive()
-            self._client.send(StatsRequest(token, check_cache))
+            self._link.send(StatsRequest(token, check_cache, self._link.front))
             return await future
         finally:
             self._stats.pop(token, None)
 
     def is_healthy(self) -> bool:
-        """False once the core has ended; that its loop turns, `stats` with a time limit proves."""
-        return self._death is None and self._client.is_alive
+        """Whether the core runs; that its loop turns, `stats` with a time limit proves."""
+        return self._link.state.phase == "running"
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the live ones.
@@ -259,11 +301,12 @@ class AsyncLLM:
         return not self._by_request_id
 
     async def shutdown(self) -> None:
-        """End the core; live requests raise `EngineDead`. Safe to call twice."""
-        self._reader.cancel()
-        await asyncio.wait({self._reader})
-        self._die(EngineDead("the engine was shut down"))
-        await self._client.shutdown()
+        """Part from the core, and end it where it is hosted here; live requests raise `EngineDead`.
+
+        Safe to call twice.
+        """
+        self.core_dead(EngineDead("the engine was shut down"))
+        await self._core.close()
         self._pool.shutdown(wait=False)
 
     # Requests
@@ -278,12 +321,17 @@ class AsyncLLM:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _open(self, live: LiveRequest) -> None:
-        for message in self._processor.open(live):
-            self._client.send(message)
+        if self._link.is_up:
+            for message in self._processor.open(live):
+                self._link.send(message)
+        else:
+            self._early.add(live)
+            self._processor.open(live)  # the next core is told
         self._by_request_id.setdefault(live.request_id, set()).add(live)
 
     def _close(self, live: LiveRequest) -> None:
         self._tell_abort(self._processor.close(live))
+        self._early.discard(live)
         lives = self._by_request_id.get(live.request_id, set())
         lives.discard(live)
         if not lives:
@@ -293,47 +341,46 @@ class AsyncLLM:
 
     def _tell_abort(self, core_ids: Sequence[str]) -> None:
         if core_ids:
-            with contextlib.suppress(EngineDead):
-                self._client.send(Abort(list(core_ids)))
+            with contextlib.suppress(EngineDead, EngineRestarting):  # then the next core is not told of them
+                self._link.send(Abort(list(core_ids)))
 
-    # Outputs
+    # What the link tells
 
-    async def _read(self) -> None:
-        """Take in what the core says, until it dies."""
-        try:
-            while True:
-                self._take(await self._client.receive())
-        except asyncio.CancelledError:
-            raise
-        except (EngineError, OSError) as error:
-            self._die(
-                error if isinstance(error, EngineDead) else EngineDead(f"the engine core failed: {error}")
-            )
-        except Exception as error:
-            _LOG.exception("the front end cannot read the core's outputs")
-            self._die(EngineDead(f"the core's outputs cannot be read: {error}"))
-            raise
-
-    def _take(self, message: object) -> None:
+    def take(self, message: FromCore) -> None:
+        """The core says something."""
         if isinstance(message, StepOutputs):
             followup = self._processor.process(message)
             for addition in followup.add:
-                self._client.send(addition)
+                with contextlib.suppress(EngineDead, EngineRestarting):  # it is live: the next core is told
+                    self._link.send(addition)
             self._tell_abort(followup.abort)
         elif isinstance(message, StatsReply) and message.token in self._stats:
             future = self._stats.pop(message.token)
             if not future.done():
                 future.set_result(message.stats)
 
-    def _die(self, death: EngineDead) -> None:
-        """Tell everyone who waits that the core is gone."""
+    def core_up(self, ended: dict[str, str]) -> None:
+        """A new core is ready: requests go on in it."""
+        self._early.clear()
+        for message in self._processor.resume(ended):
+            self._link.send(message)
+
+    def core_down(self) -> None:
+        """The core has died and another is being started."""
+        self._fail_stats(EngineRestarting(RETRY_AFTER_S))
+
+    def core_dead(self, death: EngineDead) -> None:
+        """There is no core any more: tell everyone who waits."""
         if self._death is not None:
             return
         self._death = death
         self._processor.fail_all(death)
+        self._fail_stats(death)
+
+    def _fail_stats(self, error: EngineDead | EngineRestarting) -> None:
         for future in self._stats.values():
             if not future.done():
-                future.set_exception(death)
+                future.set_exception(error)
 
     def _check_alive(self) -> None:
         if self._death is not None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -14,12 +13,23 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from llm_tokenizer import Tokenizer
 
-from llm_engine.core.connected import ConnectedCore, connect_core
-from llm_engine.core.messages import Abort, PoolingReady, PoolResult, PoolTexts, StatsReply, StatsRequest
+from llm_engine.core.connected import ConnectedCore, connect_core, host_core
+from llm_engine.core.core_state import CoreState, RestartPolicy
+from llm_engine.core.messages import (
+    Abort,
+    FromCore,
+    PoolingReady,
+    PoolResult,
+    PoolTexts,
+    StatsReply,
+    StatsRequest,
+    request_id_of,
+)
+from llm_engine.early_requests import RETRY_AFTER_S
 from llm_engine.errors import (
     EngineBusy,
     EngineDead,
-    EngineError,
+    EngineRestarting,
     InvalidRequest,
     RequestFailed,
     StartupError,
@@ -34,7 +44,6 @@ from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
 from llm_engine.worker.pooling_info import PoolingInfo, ShortVectors
 
-_LOG = logging.getLogger(__name__)
 _THREADS = 32
 """Requests that encode or wait for their passes at the same time; further ones wait for a thread."""
 _T = TypeVar("_T")
@@ -74,7 +83,8 @@ class AsyncPoolingLLM:
 
     def __init__(self, options: EngineOptions, core: ConnectedCore, ready: PoolingReady) -> None:
         self._options = options
-        self._client = core.client
+        self._core = core
+        self._link = core.link
         self._tokenizer = core.tokenizer
         self._ready = ready
         self._loop = asyncio.get_running_loop()
@@ -89,24 +99,41 @@ class AsyncPoolingLLM:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pooling")
         self._live: set[_Ticket] = set()
         self._passes: dict[str, asyncio.Future[list[Floats]]] = {}
+        self._messages: dict[str, PoolTexts] = {}
         self._stats: dict[int, asyncio.Future[EngineStats]] = {}
         self._numbers = itertools.count()
         self._added = self._refused = 0
         self._ended: dict[str, int] = {"stop": 0, "abort": 0, "error": 0}
         self._prompt_tokens = 0
         self._death: EngineDead | None = None
-        self._reader = asyncio.create_task(self._read(), name="pooling-outputs")
+        self._link.follow(self)
 
     @classmethod
-    async def start(cls, options: EngineOptions) -> Self:
-        """Start a core process and wait until its model is loaded.
+    async def start(cls, options: EngineOptions, restart: RestartPolicy | None = None) -> Self:
+        """Start a core process that is hosted here, and wait until its model is loaded.
+
+        Args:
+            options: What to run.
+            restart: When to start the core again where it dies; passes are then run again. None: never.
 
         Raises:
             StartupError: The core could not start, or the model generates text.
         """
-        core = await connect_core(options)
+        return await cls._pooling(options, await host_core(options, restart))
+
+    @classmethod
+    async def connect(cls, folder: Path, options: EngineOptions, *, name: str = "front") -> Self:
+        """Become a front end of a core that a `CoreHost` runs, see `AsyncLLM.connect`.
+
+        Raises:
+            StartupError: No host is there, its core could not start, or the model generates text.
+        """
+        return await cls._pooling(options, await connect_core(folder, name))
+
+    @classmethod
+    async def _pooling(cls, options: EngineOptions, core: ConnectedCore) -> Self:
         if not isinstance(core.ready, PoolingReady):
-            await core.client.shutdown()
+            await core.close()
             raise StartupError("UnsupportedTask", "the model generates text: use AsyncLLM")
         return cls(options, core, core.ready)
 
@@ -153,8 +180,21 @@ class AsyncPoolingLLM:
 
     @property
     def core_pid(self) -> int:
-        """The core's process id."""
-        return self._client.pid
+        """The core's process id.
+
+        Raises:
+            EngineDead, EngineRestarting: None runs now.
+        """
+        pid = self._link.state.pid
+        if pid is None:
+            self._check_alive()
+            raise EngineRestarting(RETRY_AFTER_S)
+        return pid
+
+    @property
+    def state(self) -> CoreState:
+        """Where the core is in its life; true some milliseconds after each change."""
+        return self._link.state
 
     async def embed(
         self,
@@ -226,7 +266,7 @@ class AsyncPoolingLLM:
         self._stats[token] = future
         try:
             self._check_alive()
-            self._client.send(StatsRequest(token))
+            self._link.send(StatsRequest(token, front=self._link.front))
             core = await future
         finally:
             self._stats.pop(token, None)
@@ -240,15 +280,16 @@ class AsyncPoolingLLM:
         )
 
     def is_healthy(self) -> bool:
-        """False once the core has ended."""
-        return self._death is None and self._client.is_alive
+        """Whether the core runs."""
+        return self._link.state.phase == "running"
 
     async def shutdown(self) -> None:
-        """End the core; live requests raise `EngineDead`. Safe to call twice."""
-        self._reader.cancel()
-        await asyncio.wait({self._reader})
-        self._die(EngineDead("the engine was shut down"))
-        await self._client.shutdown()
+        """Part from the core, and end it where it is hosted here; live requests raise `EngineDead`.
+
+        Safe to call twice.
+        """
+        self.core_dead(EngineDead("the engine was shut down"))
+        await self._core.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # Requests
@@ -288,7 +329,7 @@ class AsyncPoolingLLM:
     ) -> list[Floats]:
         """In a request's thread: one pass, with passes of others where they fit."""
         message = PoolTexts(
-            request_id=str(next(self._numbers)),
+            request_id=request_id_of(self._link.front, next(self._numbers)),
             texts=[_packed(text) for text in texts],
             token_types=None if token_types is None else [_packed(row) for row in token_types],
             normalize=normalize,
@@ -306,35 +347,23 @@ class AsyncPoolingLLM:
         ticket.accepted = True
         future: asyncio.Future[list[Floats]] = self._loop.create_future()
         self._passes[message.request_id] = future
+        self._messages[message.request_id] = message
         try:
-            self._client.send(message)
+            with contextlib.suppress(EngineRestarting):  # the next core is told
+                self._link.send(message)
             return await future
         except asyncio.CancelledError:
-            with contextlib.suppress(EngineDead):
-                self._client.send(Abort([message.request_id]))
+            with contextlib.suppress(EngineDead, EngineRestarting):
+                self._link.send(Abort([message.request_id]))
             raise
         finally:
             self._passes.pop(message.request_id, None)
+            self._messages.pop(message.request_id, None)
 
-    # Outputs
+    # What the link tells
 
-    async def _read(self) -> None:
-        """Take in what the core says, until it dies."""
-        try:
-            while True:
-                self._take(await self._client.receive())
-        except asyncio.CancelledError:
-            raise
-        except (EngineError, OSError) as error:
-            self._die(
-                error if isinstance(error, EngineDead) else EngineDead(f"the engine core failed: {error}")
-            )
-        except Exception as error:
-            _LOG.exception("the front end cannot read the core's outputs")
-            self._die(EngineDead(f"the core's outputs cannot be read: {error}"))
-            raise
-
-    def _take(self, message: object) -> None:
+    def take(self, message: FromCore) -> None:
+        """The core says something."""
         if isinstance(message, PoolResult):
             future = self._passes.get(message.request_id)
             if future is None or future.done():
@@ -353,8 +382,19 @@ class AsyncPoolingLLM:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.stats)
 
-    def _die(self, death: EngineDead) -> None:
-        """Tell everyone who waits that the core is gone."""
+    def core_up(self, ended: dict[str, str]) -> None:  # noqa: ARG002 - passes are not judged
+        """A new core is ready: passes that are not over are run again."""
+        for message in list(self._messages.values()):
+            self._link.send(message)
+
+    def core_down(self) -> None:
+        """The core has died and another is being started."""
+        for future in self._stats.values():
+            if not future.done():
+                future.set_exception(EngineRestarting(RETRY_AFTER_S))
+
+    def core_dead(self, death: EngineDead) -> None:
+        """There is no core any more: tell everyone who waits."""
         if self._death is not None:
             return
         self._death = death

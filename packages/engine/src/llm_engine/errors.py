@@ -79,6 +79,15 @@ class EngineBusy(EngineError):
         self.retry_after_s = retry_after_s
 
 
+class EngineRestarting(EngineBusy):
+    """The engine core has died and is being started again; what was asked cannot wait for that."""
+
+    code = "engine_restarting"
+
+    def __init__(self, retry_after_s: float, message: str = "the engine core is being restarted") -> None:
+        super().__init__(retry_after_s, message)
+
+
 class EngineDead(EngineError):
     """The engine core has ended (crashed, killed or shut down); no request can be served."""
 

@@ -1,8 +1,9 @@
 """Owns the way from step outputs to deltas of text, tokens and logprobs; knows nothing of queues or loops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from llm_tokenizer import Tokenizer
 
@@ -82,6 +83,23 @@ class OutputProcessor:
             self.close(live)
             live.sink(error)
 
+    def resume(self, ended: Mapping[str, str]) -> list[AddRequest]:
+        """What a new core, which knows of no request, is to be told.
+
+        Args:
+            ended: Core ids of requests that must not go on, with the reason; they end here.
+        """
+        for core_id, reason in ended.items():
+            if core_id in self._live:
+                live, _ = self._live[core_id]
+                self.close(live)
+                live.sink(RequestFailed(reason, live.request_id))
+        return [
+            choice.resumed()
+            for live, choice in self._live.values()
+            if not live.held or choice not in live.held
+        ]
+
     def process(self, outputs: StepOutputs) -> Followup:
         """Give each request of the step its delta or error.
 
@@ -109,6 +127,12 @@ class OutputProcessor:
         self, live: LiveRequest, choice: Choice, row: Row, text: str, stop: str | None, followup: Followup
     ) -> None:
         """Gives a row's tokens, their text and the stop string that they completed to its request."""
+        if not choice.has_begun:
+            choice.has_begun = True
+            choice.num_cached_tokens = row.num_cached_tokens
+        elif row.pinned_tokens:  # pinned again in a new core: that was told
+            row = msgspec.structs.replace(row, pinned_tokens=[])
+        choice.log.extend(row.tokens)
         if live.held:
             followup.add.extend(held.message for held in live.held)
             live.held = []
@@ -148,7 +172,7 @@ class OutputProcessor:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             num_prompt_tokens=len(live.prompt.token_ids),
-            num_cached_tokens=row.num_cached_tokens,
+            num_cached_tokens=choice.num_cached_tokens,
             num_output_tokens=choice.num_output_tokens,
             prompt_logprobs=row.prompt_logprobs,
             pinned_tokens=tuple(row.pinned_tokens),

@@ -8,7 +8,7 @@ import numpy as np
 from llm_tokenizer import Tokenizer
 
 from llm_engine.cache_pins import CachePin, check_pins
-from llm_engine.core.messages import AddRequest, CoreInfo
+from llm_engine.core.messages import AddRequest, CoreInfo, request_id_of
 from llm_engine.errors import InvalidRequest
 from llm_engine.grammar.spec import MAX_CHARS
 from llm_engine.live_requests import Choice, DeltaSink, LiveRequest
@@ -26,16 +26,24 @@ class RequestBuilder:
         info: What the core told of the model.
         seed: Of the generator that gives requests without a seed of their own one.
         one_seed: Such requests get `seed` itself instead, so that the order of requests has no influence.
+        front: The number of the front end in its core.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, info: CoreInfo, seed: int, *, one_seed: bool = False
+        self,
+        tokenizer: Tokenizer | None,
+        info: CoreInfo,
+        seed: int,
+        *,
+        one_seed: bool = False,
+        front: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = ModelLimits(max_model_len=info.max_model_len, vocab_size=info.vocab_size)
         self._eos_token_ids = tuple(info.eos_token_ids)
         self._seeds = random.Random(seed)  # noqa: S311 - sampling, not cryptography
         self._one_seed = seed if one_seed else None
+        self._front = front
         self._ids = itertools.count()
 
     def build(
@@ -75,7 +83,7 @@ class RequestBuilder:
             Choice(
                 index=index,
                 message=AddRequest(
-                    request_id=str(next(self._ids)),
+                    request_id=request_id_of(self._front, next(self._ids)),
                     token_ids=token_ids,
                     max_tokens=max_tokens,
                     min_tokens=params.min_tokens,

@@ -44,6 +44,7 @@ def checked_request(request: Request, max_model_len: int) -> Request:
     _check_extra_keys(request, token_ids)
     waits_for = _checked_names(request.waits_for)
     _check_encoder_items(request.encoder_items, len(token_ids))
+    _check_outputs(request, max_model_len - len(token_ids))
     try:
         stops = frozenset(request.stop_token_ids)
     except TypeError:
@@ -102,6 +103,18 @@ def _check_encoder_items(items: object, num_prompt_tokens: int) -> None:
     if end > num_prompt_tokens:
         message = f"the last item ends at {end}, the prompt has {num_prompt_tokens} tokens"
         raise InvalidRequest("encoder_items", message)
+
+
+def _check_outputs(request: Request, room: int) -> None:
+    """Refuse outputs behind which nothing can follow."""
+    outputs = request.output_token_ids
+    if not isinstance(outputs, tuple) or not all(type(token) is int for token in outputs):
+        raise InvalidRequest("output_token_ids", "expected a tuple of integers")
+    if any(not 0 <= token <= _MAX_TOKEN_ID for token in outputs):
+        raise InvalidRequest("output_token_ids", f"expected token ids from 0 to {_MAX_TOKEN_ID}")
+    most = min(request.max_tokens, room)
+    if len(outputs) >= most:
+        raise InvalidRequest("output_token_ids", f"{len(outputs)} of at most {most} tokens are there already")
 
 
 def _require_int(field: str, value: object, least: int) -> None:

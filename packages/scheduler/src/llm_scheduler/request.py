@@ -51,6 +51,8 @@ class Request:
         waits_for: Names of what must be ready before it may run, such as a compiled grammar; each is reported
             by ``TokenBudgetScheduler.ready``. It does not hold up the queue meanwhile.
         encoder_items: Its images and the like, by position and without overlaps.
+        output_token_ids: Tokens that it yielded already, under another scheduler: it goes on behind them as
+            after a preemption. They count for ``max_tokens`` and ``min_tokens`` and are not given out again.
         payload: Opaque; travels to the worker in ``NewRow``.
     """
 
@@ -69,6 +71,7 @@ class Request:
     match_prefix: bool = True
     waits_for: frozenset[str] = frozenset()
     encoder_items: tuple[EncoderItem, ...] = ()
+    output_token_ids: tuple[int, ...] = ()
     payload: object = None
 
 

@@ -248,7 +248,7 @@ class Residency:
         request = state.request
         if state.seq < 0:
             state.seq = self._cache.open(
-                request.token_ids,
+                state.known_token_ids(),
                 salt=request.salt,
                 lora=request.lora,
                 media=request.media,

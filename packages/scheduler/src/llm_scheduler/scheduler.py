@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ class TokenBudgetScheduler:
             max_outputs=max_outputs,
             stop_token_ids=request.stop_token_ids,
             waits_for=set(request.waits_for),
+            outputs=array("i", request.output_token_ids),
         )
         if request.deadline_s is not None:
             self._deadlines.require_meetable(request, self._waiting.num_tokens_before(state))

@@ -1,4 +1,4 @@
-"""Owns the way from options to a core process that is ready and says what its model is for."""
+"""Owns the way from options, or a host's folder, to a core that is ready and says what its model is for."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,55 +6,83 @@ from pathlib import Path
 
 from llm_tokenizer import Tokenizer
 
-from llm_engine.core.messages import CoreInfo, ModelFound, PoolingReady
-from llm_engine.core.process_client import ProcessClient
-from llm_engine.errors import EngineDead, StartupError
+from llm_engine.core.core_host import CoreHost
+from llm_engine.core.core_link import CoreLink
+from llm_engine.core.core_state import NO_RESTARTS, RestartPolicy
+from llm_engine.core.messages import CoreInfo, PoolingReady
 from llm_engine.options import EngineOptions
 from llm_engine.start_profile import now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedCore:
-    """A core process whose model is loaded.
+    """A core whose model is loaded, and this front end's hold on it.
 
     Attributes:
-        client: The way to it.
+        link: The way to it.
         tokenizer: The model's; None: it has none.
         ready: What the core told of its model: one that generates, or one that gives vectors or scores.
         begun_s: When the start began.
+        host: Of the core, where it lives in this process; None: in another one.
     """
 
-    client: ProcessClient
+    link: CoreLink
     tokenizer: Tokenizer | None
     ready: CoreInfo | PoolingReady
     begun_s: float
+    host: CoreHost | None = None
+
+    async def close(self) -> None:
+        """Part from the core, and end it where it is hosted here."""
+        await self.link.close()
+        if self.host is not None:
+            await self.host.shutdown()
 
 
-async def connect_core(options: EngineOptions) -> ConnectedCore:
-    """Start a core process and wait until its model is loaded.
+async def host_core(options: EngineOptions, restart: RestartPolicy | None = None) -> ConnectedCore:
+    """Start a core that is hosted here, and wait until its model is loaded.
+
+    Args:
+        options: What to run.
+        restart: When to start it again; None: never.
 
     Raises:
         StartupError: The core could not start; one line says why.
     """
     begun_s = now_s()
-    client = ProcessClient()
+    host = CoreHost(options, NO_RESTARTS if restart is None else restart)
     try:
-        client.start(options)
-        found = await client.receive()
-        tokenizer = None
-        if isinstance(found, ModelFound) and found.tokenizer_path is not None:
-            # Meanwhile the core reads the weights.
-            tokenizer = await asyncio.to_thread(_ready_tokenizer, Path(found.tokenizer_path))
-        ready = await client.receive()
-        if not isinstance(ready, CoreInfo | PoolingReady):
-            raise StartupError("ProtocolError", f"the core began with {type(ready).__name__}")
-    except EngineDead as error:
-        client.kill()
-        raise StartupError("EngineDead", str(error)) from error
+        await host.begin()
+        return await _connect(host.folder, "front", begun_s, host)
     except BaseException:
-        client.kill()
+        await host.shutdown(timeout_s=0.0)
         raise
-    return ConnectedCore(client=client, tokenizer=tokenizer, ready=ready, begun_s=begun_s)
+
+
+async def connect_core(folder: Path, name: str) -> ConnectedCore:
+    """Connect to a core that somebody else hosts, and wait until its model is loaded.
+
+    Args:
+        folder: The host's.
+        name: The front end's; one that connects later by the same name takes its place.
+
+    Raises:
+        StartupError: No host is there, or its core could not start.
+    """
+    return await _connect(folder, name, now_s(), None)
+
+
+async def _connect(folder: Path, name: str, begun_s: float, host: CoreHost | None) -> ConnectedCore:
+    link = await CoreLink.open(folder, name)
+    try:
+        path = await link.tokenizer_path()
+        # Meanwhile the core reads the weights.
+        tokenizer = None if path is None else await asyncio.to_thread(_ready_tokenizer, Path(path))
+        ready = await link.ready()
+    except BaseException:
+        await link.close()
+        raise
+    return ConnectedCore(link=link, tokenizer=tokenizer, ready=ready, begun_s=begun_s, host=host)
 
 
 def _ready_tokenizer(path: Path) -> Tokenizer:

@@ -76,6 +76,7 @@ class EngineCore:
         self._failed_in_a_row = 0
         self._made_progress = False
         self._ran_since_idle = False
+        self._on_plan: Callable[[StepPlan], None] | None = None
 
     def intake(self, messages: Iterable[AddRequest | Abort]) -> None:
         """Queue and abort requests, in order. Refusals are told with the next step's outputs."""
@@ -86,6 +87,10 @@ class EngineCore:
                 self._scheduler.abort(message.request_ids)
                 self._grammars.end(message.request_ids)
                 self._forget_wishes(message.request_ids)
+
+    def watch_plans(self, on_plan: Callable[[StepPlan], None]) -> None:
+        """Have each plan told before it is handed over."""
+        self._on_plan = on_plan
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do or to tell."""
@@ -198,6 +203,8 @@ class EngineCore:
         """Hand a plan over. A CPU runs it here and now, which is the device's time and not the host's."""
         if self._in_flight is not None and self._in_flight[1].done():
             self._counters.late_steps += 1
+        if self._on_plan is not None:
+            self._on_plan(plan)
         pending: PendingResult[StepResult] = self._executor.submit(plan)
         self._counters.clock.lap("wait" if self.info.device == "cpu" else "launch")
         return pending
@@ -291,6 +298,7 @@ class EngineCore:
             salt=message.salt,
             match_prefix=message.match_prefix,
             waits_for=frozenset() if grammar is None or self._ready is None else frozenset({WAITS_FOR}),
+            output_token_ids=tuple(np.frombuffer(message.output_ids, "<i4").tolist()),
             payload=message.params,
         )
         if grammar is not None and self._ready is None:

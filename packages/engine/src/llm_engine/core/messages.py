@@ -15,15 +15,60 @@ from llm_engine.stats import EngineStats
 from llm_engine.worker.pooling_info import PoolingInfo, ShortVectors
 from llm_engine.worker.row_params import RowParams
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
-TO_CORE_SOCKET = "to-core"
-FROM_CORE_SOCKET = "from-core"
-"""Names of the two sockets in the folder that the front end makes."""
+HOST = 0
+"""The number of the host among a core's front ends."""
+
+
+def to_core_socket(generation: int) -> str:
+    """The name of the socket, in the host's folder, at which a core takes messages."""
+    return f"to-core-{generation}"
+
+
+def from_core_socket(front: int, generation: int) -> str:
+    """The name of the socket at which a front end, or the host, takes a core's messages.
+
+    Each core has sockets of its own, so nothing that an earlier one said can be taken for its word.
+    """
+    return f"from-core-{generation}-{front}"
+
+
+def request_id_of(front: int, number: int) -> str:
+    """The id of a front end's request in the core."""
+    return f"{front}.{number}"
+
+
+def front_of(request_id: str) -> int:
+    """The number of the front end whose request it is; -1: nobody's."""
+    number = request_id.partition(".")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+class Hello(msgspec.Struct, tag="hello", frozen=True, array_like=True):
+    """A front end's first message: its number; its socket is bound."""
+
+    front: int
+
+
+class FrontGone(msgspec.Struct, tag="gone", frozen=True, array_like=True):
+    """The host says that a front end has ended: its requests end too, and nothing more is sent to it."""
+
+    front: int
+
+
+class Ping(msgspec.Struct, tag="ping", frozen=True, array_like=True):
+    """The host asks for a `Pong` with this token, which comes between two steps."""
+
+    token: int
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True, array_like=True, kw_only=True):
-    """Queue a request. `token_ids` are the prompt's tokens as little-endian int32."""
+    """Queue a request. `token_ids` are the prompt's tokens as little-endian int32, `output_ids` likewise.
+
+    `resumed`: an earlier core was told of it, or it waited for this one: no full queue refuses it. It goes on
+    behind `output_ids`.
+    """
 
     request_id: str
     token_ids: bytes
@@ -36,6 +81,8 @@ class AddRequest(msgspec.Struct, tag="add", frozen=True, array_like=True, kw_onl
     tenant: str = ""
     salt: bytes | None = None
     cache_pins: list[CachePin] = []
+    output_ids: bytes = b""
+    resumed: bool = False
 
 
 class Abort(msgspec.Struct, tag="abort", frozen=True, array_like=True):
@@ -49,6 +96,7 @@ class StatsRequest(msgspec.Struct, tag="stats", frozen=True, array_like=True):
 
     token: int
     check_cache: bool = False
+    front: int = HOST
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True, array_like=True):
@@ -68,7 +116,7 @@ class PoolTexts(msgspec.Struct, tag="pool", frozen=True, array_like=True, kw_onl
     per_token: bool = False
 
 
-ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown | PoolTexts
+ToCore: TypeAlias = AddRequest | Abort | StatsRequest | Shutdown | PoolTexts | Hello | FrontGone | Ping
 
 
 class ModelFound(msgspec.Struct, tag="found", frozen=True, array_like=True, kw_only=True):
@@ -141,6 +189,13 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
 
     token: int
     stats: EngineStats
+    front: int = HOST
+
+
+class Pong(msgspec.Struct, tag="pong", frozen=True, array_like=True):
+    """The answer to the `Ping` with this token."""
+
+    token: int
 
 
 class PoolingReady(msgspec.Struct, tag="pooling", frozen=True, array_like=True, kw_only=True):
@@ -166,7 +221,7 @@ class PoolResult(msgspec.Struct, tag="pooled", frozen=True, array_like=True, kw_
 
 
 FromCore: TypeAlias = (
-    ModelFound | CoreInfo | CoreFailed | StepOutputs | StatsReply | PoolingReady | PoolResult
+    ModelFound | CoreInfo | CoreFailed | StepOutputs | StatsReply | Pong | PoolingReady | PoolResult
 )
 
 _M = TypeVar("_M")

@@ -79,7 +79,7 @@ class PoolingCore:
                     case Abort():
                         self._drop(message.request_ids)
                     case StatsRequest():
-                        port.send(StatsReply(message.token, self._stats()))
+                        port.send(StatsReply(message.token, self._stats(), message.front))
                     case Shutdown():
                         self._client.shutdown()
                         return
