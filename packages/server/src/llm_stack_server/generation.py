@@ -8,12 +8,14 @@ from typing import Protocol
 
 from llm_engine.errors import InvalidRequest
 from llm_engine.outputs import RequestDelta
+from llm_engine.sampling_params import SamplingParams
 
 from llm_stack_server.cache_use import CacheUse
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField, Unavailable
 from llm_stack_server.jobs import Job
 from llm_stack_server.merge import merge
+from llm_stack_server.thinking_budget import within_budget
 
 
 @dataclass(slots=True)
@@ -181,14 +183,27 @@ class Generation:
 
     def _submit(self, index: int, job: Job) -> AsyncIterator[RequestDelta]:
         request_id = self.request_id if len(self.jobs) == 1 else f"{self.request_id}-{index}"
-        return self.engine.generate(
+
+        def submit(prompt: list[int], params: SamplingParams, *, first: bool) -> AsyncIterator[RequestDelta]:
+            return self.engine.generate(
+                prompt,
+                params,
+                request_id=request_id,
+                priority=self.priority,
+                tenant=self.cache.tenant,
+                cache_salt=self.cache.salt,
+                cache_pins=self.cache.pins if first else (),
+            )
+
+        if job.thinking is None:
+            return submit(job.prompt.token_ids, job.params, first=True)
+        return within_budget(
+            submit,
+            self.engine.tokenizer,
             job.prompt.token_ids,
             job.params,
-            request_id=request_id,
-            priority=self.priority,
-            tenant=self.cache.tenant,
-            cache_salt=self.cache.salt,
-            cache_pins=self.cache.pins,
+            job.thinking,
+            self.engine.max_model_len,
         )
 
     def _count(self, event: ChoiceDelta, seen: set[int]) -> None:

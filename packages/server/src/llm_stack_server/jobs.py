@@ -12,14 +12,16 @@ from llm_engine.validation import ModelLimits, validate_request
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.prompts import Prompt
+from llm_stack_server.thinking_budget import ThinkingBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One prompt with its parameters, checked."""
+    """One prompt with its parameters, checked, and the limit on its thinking, if it has one."""
 
     prompt: Prompt
     params: SamplingParams
+    thinking: ThinkingBudget | None = None
 
 
 def limits_of(engine: Engine) -> ModelLimits:
@@ -27,7 +29,13 @@ def limits_of(engine: Engine) -> ModelLimits:
     return ModelLimits(max_model_len=engine.max_model_len, vocab_size=engine.vocab_size)
 
 
-def checked_job(engine: Engine, prompt: Prompt, params: SamplingParams, names: Mapping[str, str]) -> Job:
+def checked_job(
+    engine: Engine,
+    prompt: Prompt,
+    params: SamplingParams,
+    names: Mapping[str, str],
+    thinking: ThinkingBudget | None = None,
+) -> Job:
     """Check the pair with the engine's own validator.
 
     Args:
@@ -35,6 +43,7 @@ def checked_job(engine: Engine, prompt: Prompt, params: SamplingParams, names: M
         prompt: The prompt.
         params: Its parameters.
         names: The engine's field names to those that the client used, where they differ.
+        thinking: The limit on its thinking.
 
     Raises:
         InvalidField: names the client's field.
@@ -46,7 +55,7 @@ def checked_job(engine: Engine, prompt: Prompt, params: SamplingParams, names: M
         too_long = isinstance(error, ContextLengthExceeded)
         code = "context_length_exceeded" if too_long else "invalid_value"
         raise InvalidField(param, f"{param}: {error.message}", code=code) from None
-    return Job(prompt=prompt, params=params)
+    return Job(prompt=prompt, params=params, thinking=thinking)
 
 
 def checked_jobs(engine: Engine, pairs: Sequence[tuple[Prompt, SamplingParams]]) -> list[Job]:

@@ -33,16 +33,6 @@ _RESERVED_VARIABLES = frozenset(
 )
 
 
-# Names under which templates take whether to think.
-_THINKING_VARIABLES = ("enable_thinking", "thinking")
-
-
-def thinking_variables(engine: Engine, *, thinks: bool) -> dict[str, Any]:
-    """The template's variables that say whether the model thinks, as far as it has any."""
-    template = engine.tokenizer.chat_template or ""
-    return {name: thinks for name in _THINKING_VARIABLES if name in template}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """One prompt, ready for the engine.

@@ -76,6 +76,7 @@ class Format:
         sections: Tool calls with marks.
         bare: Tool calls without, or None.
         layout: Marks around sections or text that say nothing.
+        thinking_end: What to write so that the thinking ends, where it is more than its mark.
         calls_end_reasoning: A tool call may follow thinking that was not closed.
         answer: Reads whole answers, in place of all above; None for most.
         demanded: How a call is written where ``tool_choice`` demands one; None: it cannot be demanded.
@@ -89,11 +90,20 @@ class Format:
     sections: tuple[Section, ...] = ()
     bare: Bare | None = None
     layout: tuple[str, ...] = ()
+    thinking_end: str = ""
     calls_end_reasoning: bool = False
     answer: AnswerSyntax | None = None
     demanded: DemandedCalls | None = None
     short_call_ids: bool = False
     signs: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def forced_end(self) -> str:
+        """What ends the thinking when it is put behind it; "" where the family does not think."""
+        if self.thinking_end or self.reasoning is None:
+            return self.thinking_end
+        end = self.reasoning[1]
+        return f"\n{end}\n\n" if end.startswith("</") else end
 
     @property
     def writes_calls(self) -> bool:

@@ -51,6 +51,7 @@ FORMATS: tuple[Format, ...] = (
         name="harmony",
         families="gpt-oss",
         answer=harmony_answer,
+        thinking_end="<|end|><|start|>assistant<|channel|>final<|message|>",
         signs=(("<|channel|>", "<|message|>"),),
     ),
     Format(

@@ -21,6 +21,7 @@ from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
 from llm_stack_server.schemas.chat import ChatRequest
+from llm_stack_server.thinking import ThinkingPlan, ThinkingWish, budget_of, thinking_plan
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.chat import ChatView
@@ -50,11 +51,15 @@ async def chat_completions(request: Request) -> Response:
     params = chat_params(body, engine.default_sampling_params)
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=body.skip_special_tokens or False)
-    prompt = await chat_prompt(engine, body.messages, _options(body, use))
+    template = engine.tokenizer.chat_template or ""
+    thinking = thinking_plan(template, output_format, _wish(body), body.chat_template_kwargs)
+    prompt = await chat_prompt(engine, body.messages, _options(body, use, thinking))
     wanted = constraint(body, output_format, use, prompt.text or "")
     if wanted is not None:
         params = constrained(params, wanted)
-    job = checked_job(engine, prompt, params, {"prompt": "messages", "max_tokens": chat_limit_name(body)})
+    names = {"prompt": "messages", "max_tokens": chat_limit_name(body)}
+    budget = budget_of(thinking, output_format, prompt, params)
+    job = checked_job(engine, prompt, params, names, budget)
     answer_id = f"chatcmpl-{uuid.uuid4().hex}"
     usage = Usage()
     view = ChatView(
@@ -78,10 +83,20 @@ async def chat_completions(request: Request) -> Response:
     return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
 
 
-def _options(body: ChatRequest, use: ToolUse) -> ChatOptions:
+def _wish(body: ChatRequest) -> ThinkingWish:
+    """What the body says of thinking."""
+    return ThinkingWish(
+        field="reasoning_effort",
+        effort=body.reasoning_effort,
+        budget=body.thinking_token_budget,
+        budget_field="thinking_token_budget",
+    )
+
+
+def _options(body: ChatRequest, use: ToolUse, thinking: ThinkingPlan) -> ChatOptions:
     return ChatOptions(
         tools=use.for_template,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs,
+        variables={**thinking.variables, **(body.chat_template_kwargs or {})},
     )

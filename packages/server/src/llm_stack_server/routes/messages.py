@@ -23,13 +23,20 @@ from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.prompt_caching import cache_plan
-from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt, thinking_variables
+from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
 from llm_stack_server.schemas.known_fields import unknown_message_api_fields
 from llm_stack_server.schemas.messages import MessagesPrompt, MessagesRequest
 from llm_stack_server.schemas.tools import NamedFunction, NamedToolChoice, ToolChoice
 from llm_stack_server.streaming import NAMED_EVENTS
+from llm_stack_server.thinking import (
+    ThinkingPlan,
+    ThinkingWish,
+    budget_of,
+    switches_of,
+    thinking_plan,
+)
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.messages import MessagesView
@@ -52,12 +59,16 @@ async def messages(request: Request) -> Response:
     params = _params(body, engine.default_sampling_params)
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=False)
-    prompt = await _prompt(engine, body, use)
-    plan = await cache_plan(body, prompt.token_ids, partial(_beginning, engine, use=use))
+    thinking = _thinking(engine, body, output_format)
+    prompt = await _prompt(engine, body, use, thinking)
+    beginning = partial(_beginning, engine, use=use, thinking=thinking)
+    plan = await cache_plan(body, prompt.token_ids, beginning)
     wanted = constraint(None, output_format, use, prompt.text or "")
     if wanted is not None:
         params = constrained(params, wanted)
-    job = checked_job(engine, prompt, params, {"prompt": "messages", "stop": "stop_sequences"})
+    names = {"prompt": "messages", "stop": "stop_sequences"}
+    budget = budget_of(thinking, output_format, prompt, params)
+    job = checked_job(engine, prompt, params, names, budget)
     message_id = f"msg_{uuid.uuid4().hex}"
     usage = Usage()
     view = MessagesView(message_id, model, choice_reader(output_format, use, prompt, usage), usage, plan)
@@ -94,9 +105,11 @@ async def count_tokens(request: Request) -> JSONResponse:
     body = await read_body(request, MessagesPrompt)
     context.check_model(body.model)
     ignored = _ignored(context, body, COUNT_PATH)
-    use = _tool_use(body, context.output_format(engine))
-    prompt = await _prompt(engine, body, use)
-    await cache_plan(body, prompt.token_ids, partial(_beginning, engine, use=use))
+    output_format = context.output_format(engine)
+    use, thinking = _tool_use(body, output_format), _thinking(engine, body, output_format)
+    prompt = await _prompt(engine, body, use, thinking)
+    beginning = partial(_beginning, engine, use=use, thinking=thinking)
+    await cache_plan(body, prompt.token_ids, beginning)
     return JSONResponse({"input_tokens": len(prompt.token_ids)}, headers=ignored_header(ignored))
 
 
@@ -138,7 +151,11 @@ def _params(body: MessagesRequest, defaults: SamplingParams) -> SamplingParams:
         raise InvalidField(param, f"{param}: {error.message}") from None
 
 
-async def _prompt(engine: Engine, body: MessagesPrompt, use: ToolUse) -> Prompt:
+def _variables(body: MessagesPrompt, thinking: ThinkingPlan) -> dict[str, object]:
+    return {**thinking.variables, **(body.chat_template_kwargs or {})}
+
+
+async def _prompt(engine: Engine, body: MessagesPrompt, use: ToolUse, thinking: ThinkingPlan) -> Prompt:
     """Render the conversation. A last turn of the assistant is continued.
 
     Raises:
@@ -151,20 +168,32 @@ async def _prompt(engine: Engine, body: MessagesPrompt, use: ToolUse) -> Prompt:
             "messages", "messages: the last turn of the assistant must not end with white space"
         )
     options = ChatOptions(
-        continue_final_message=is_continued, variables=_variables(engine, body), tools=use.for_template
+        continue_final_message=is_continued, variables=_variables(body, thinking), tools=use.for_template
     )
     return await chat_prompt(engine, turns, options)
 
 
-async def _beginning(engine: Engine, body: MessagesPrompt, *, use: ToolUse) -> list[int]:
+async def _beginning(
+    engine: Engine, body: MessagesPrompt, *, use: ToolUse, thinking: ThinkingPlan
+) -> list[int]:
     """The tokens of a conversation that ends with the body's last block."""
     options = ChatOptions(
-        add_generation_prompt=False, variables=_variables(engine, body), tools=use.for_template
+        add_generation_prompt=False, variables=_variables(body, thinking), tools=use.for_template
     )
     return (await chat_prompt(engine, body.chat_turns(), options)).token_ids
 
 
-def _variables(engine: Engine, body: MessagesPrompt) -> dict[str, object]:
-    """The template's variables: it thinks where the body says so, as far as it can be told."""
-    thinks = body.thinking is not None and body.thinking.type != "disabled"
-    return {**thinking_variables(engine, thinks=thinks), **(body.chat_template_kwargs or {})}
+def _thinking(engine: Engine, body: MessagesPrompt, output_format: Format | None) -> ThinkingPlan:
+    """How the body's wish is met. Without one the model does not think, as far as it can be told."""
+    template = engine.tokenizer.chat_template or ""
+    given, wanted = body.chat_template_kwargs, body.thinking
+    if wanted is None or wanted.type == "adaptive":
+        told = dict.fromkeys(switches_of(template), wanted is not None)
+        return ThinkingPlan("thinking", told)
+    wish = ThinkingWish(
+        field="thinking",
+        thinks=wanted.type == "enabled",
+        budget=wanted.budget_tokens if wanted.type == "enabled" else None,
+        budget_field="thinking.budget_tokens",
+    )
+    return thinking_plan(template, output_format, wish, given)

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -27,7 +26,7 @@ from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.jobs import checked_job
-from llm_stack_server.prompts import ChatOptions, chat_prompt, thinking_variables
+from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
 from llm_stack_server.response_store import StoredResponse
@@ -36,7 +35,8 @@ from llm_stack_server.schemas.known_fields import unknown_responses_fields
 from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
 from llm_stack_server.schemas.structured import StructuredFields
 from llm_stack_server.streaming import EVENTS_WITHOUT_END, frames
-from llm_stack_server.tool_use import ToolUse, tool_use
+from llm_stack_server.thinking import ThinkingWish, budget_of, thinking_plan
+from llm_stack_server.tool_use import tool_use
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.responses import ResponsesView
 from llm_stack_server.views.tokens import TokenTexts
@@ -143,12 +143,18 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
     params = _params(body, engine.default_sampling_params)
     if shows_marks(output_format, use):
         params = replace(params, skip_special_tokens=False)
-    prompt = await chat_prompt(engine, _turns(body, items), _options(engine, body, use))
+    template = engine.tokenizer.chat_template or ""
+    thinking = thinking_plan(template, output_format, _wish(body), body.chat_template_kwargs)
+    variables = {**thinking.variables, **(body.chat_template_kwargs or {})}
+    options = ChatOptions(variables=variables, tools=use.for_template)
+    prompt = await chat_prompt(engine, _turns(body, items), options)
     fields = StructuredFields(response_format=body.response_format())
     wanted = constraint(fields, output_format, use, prompt.text or "")
     if wanted is not None:
         params = constrained(params, wanted)
-    job = checked_job(engine, prompt, params, {"prompt": "input", "max_tokens": "max_output_tokens"})
+    names = {"prompt": "input", "max_tokens": "max_output_tokens"}
+    budget = budget_of(thinking, output_format, prompt, params)
+    job = checked_job(engine, prompt, params, names, budget)
     response_id = f"resp_{uuid.uuid4().hex}"
     usage = Usage()
     view = ResponsesView(
@@ -176,6 +182,11 @@ def _check_supported(body: ResponsesRequest) -> None:
     for index, name in enumerate(body.include or []):
         if name not in _INCLUDE:
             raise UnsupportedField(f"include[{index}]", f"include[{index}]: {name[:60]!r} is not supported")
+    summary = body.reasoning.summary if body.reasoning is not None else None
+    if summary in ("concise", "detailed"):
+        raise UnsupportedField(
+            "reasoning.summary", "reasoning.summary: thinking is told as it is, never summed up"
+        )
     if body.background and body.stream:
         raise UnsupportedField(
             "background", "background: a stream of a response in the background is not supported"
@@ -216,16 +227,9 @@ def _params(body: ResponsesRequest, defaults: SamplingParams) -> SamplingParams:
         raise InvalidField(error.field, f"{error.field}: {error.message}") from None
 
 
-def _options(engine: Engine, body: ResponsesRequest, use: ToolUse) -> ChatOptions:
-    """The template's variables: it thinks as the body says, as far as it can be told."""
-    template = engine.tokenizer.chat_template or ""
-    effort = body.reasoning.effort if body.reasoning is not None else None
-    told: dict[str, Any] = {}
-    if effort is not None:
-        told = thinking_variables(engine, thinks=effort != "none")
-        if "reasoning_effort" in template and effort != "none":
-            told["reasoning_effort"] = effort
-    return ChatOptions(variables={**told, **(body.chat_template_kwargs or {})}, tools=use.for_template)
+def _wish(body: ResponsesRequest) -> ThinkingWish:
+    """What the body says of thinking."""
+    return ThinkingWish(field="reasoning.effort", effort=body.reasoning.effort if body.reasoning else None)
 
 
 def _head(response_id: str, model: str, body: ResponsesRequest, params: SamplingParams) -> Event:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import UnsupportedField
-from llm_stack_server.schemas.fields import Int64, RequestBody
+from llm_stack_server.schemas.fields import MAX_THINKING_TOKENS, Effort, Int64, RequestBody
 from llm_stack_server.schemas.sampling import SamplingFields
 from llm_stack_server.schemas.tools import ToolChoice, ToolList, check_names
 
@@ -116,6 +116,8 @@ class ChatRequest(SamplingFields, TemplateFields):
     tools: ToolList | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=MAX_THINKING_TOKENS)] | None = None
 
     @model_validator(mode="after")
     def _tools_fit(self) -> ChatRequest:

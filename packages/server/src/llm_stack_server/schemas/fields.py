@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -10,6 +10,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 MAX_STOP_STRINGS = 16
 MAX_LOGIT_BIAS = 4096
 MAX_CACHE_SALT = 256
+MAX_THINKING_TOKENS = 2**31 - 1
 
 
 class RequestBody(BaseModel):
@@ -51,5 +52,6 @@ def _token_id_key(key: object) -> int:
 Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop_strings)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)]
 LogitBias = Annotated[dict[int, Finite] | None, BeforeValidator(_logit_bias)]

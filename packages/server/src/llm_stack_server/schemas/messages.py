@@ -10,7 +10,14 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
-from llm_stack_server.schemas.fields import CacheSalt, Finite, Int64, RequestBody, StopStrings
+from llm_stack_server.schemas.fields import (
+    MAX_THINKING_TOKENS,
+    CacheSalt,
+    Finite,
+    Int64,
+    RequestBody,
+    StopStrings,
+)
 from llm_stack_server.schemas.tools import FunctionSpec, Tool, check_names, checked_parameters
 
 MAX_TOOLS = 128
@@ -93,7 +100,7 @@ class ThinkingOptions(RequestBody):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Int64 | None = None
+    budget_tokens: Annotated[int, Field(ge=1, le=MAX_THINKING_TOKENS)] | None = None
 
 
 class MessagesPrompt(RequestBody):

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
-from llm_stack_server.schemas.fields import CacheSalt, Finite, Int64, RequestBody
+from llm_stack_server.schemas.fields import CacheSalt, Effort, Finite, Int64, RequestBody
 from llm_stack_server.schemas.sampling import StreamOptions
 from llm_stack_server.schemas.structured import JsonSchemaFormat, ResponseFormat
 from llm_stack_server.schemas.tools import (
@@ -88,7 +88,7 @@ class NamedChoice(RequestBody):
 class ReasoningOptions(RequestBody):
     """How much the model thinks."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
