@@ -118,26 +118,23 @@ def _pattern_properties(rng: random.Random) -> Schema:
     }
 
 
-def _counted(rng: random.Random, low: int, high: int | None) -> Schema:
-    """An object with a number of further members from `low` to `high`."""
+def _min_properties(rng: random.Random) -> Schema:
+    schema = _members(rng, 4)
+    names = list(schema["properties"])
+    if rng.random() < 0.5:
+        schema["required"] = names
+    return schema | {"minProperties": rng.randint(len(schema["required"]), len(names))}
+
+
+def _max_properties(rng: random.Random) -> Schema:
     names = rng.sample(NAMES, rng.randint(0, 2))
-    schema: Schema = {
+    return {
         "type": "object",
         "properties": {name: _leaf(rng) for name in names},
         "required": names,
         "additionalProperties": _whole(rng),
-        "minProperties": len(names) + low,
+        "maxProperties": len(names) + rng.randint(0, 2),
     }
-    return schema if high is None else schema | {"maxProperties": len(names) + high}
-
-
-def _min_properties(rng: random.Random) -> Schema:
-    low = rng.randint(0, 2)
-    return _counted(rng, low, low + rng.randint(0, 1))
-
-
-def _max_properties(rng: random.Random) -> Schema:
-    return _counted(rng, 0, rng.randint(0, 2))
 
 
 def _items(rng: random.Random) -> Schema:

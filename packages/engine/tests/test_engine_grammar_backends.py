@@ -145,6 +145,18 @@ def test_marks_are_no_text(compiler, tokenizer):
         ({"type": "string", "format": "x"}, "format"),
         ({"type": "string", "format": "date", "pattern": "^2"}, "format"),
         ({"type": "object", "properties": {f"p{i}": {} for i in range(401)}}, "properties"),
+        ({"type": "object", "minProperties": 2}, "minProperties"),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {}},
+                "required": ["a"],
+                "patternProperties": {"^b": {}},
+                "additionalProperties": False,
+                "minProperties": 2,
+            },
+            "",
+        ),
         (False, "nothing"),
         ([], "object"),
     ],

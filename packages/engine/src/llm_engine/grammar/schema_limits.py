@@ -65,7 +65,20 @@ def checked_schema(schema: object) -> dict[str, object]:
             raise InvalidGrammar(
                 f"properties: at most {MAX_PROPERTIES} in one object, got {len(properties)} in {where}"
             )
+        _check_least_members(part, path or "#")
     return schema
+
+
+def _check_least_members(part: dict[str, object], where: str) -> None:
+    """Refuse a least number of members that further ones would have to make up: their names may repeat."""
+    least, required = part.get("minProperties", 0), part.get("required", [])
+    if not isinstance(least, int | float) or not isinstance(required, list) or least <= len(required):
+        return
+    if part.get("additionalProperties", True) is not False or "patternProperties" in part:
+        raise InvalidGrammar(
+            "minProperties: more than are required can be enforced only with additionalProperties false "
+            f"(in {where})"
+        )
 
 
 def subschemas(schema: dict[str, object]) -> Iterator[tuple[dict[str, object], str]]:

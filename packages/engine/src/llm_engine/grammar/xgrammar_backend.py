@@ -41,6 +41,15 @@ def has_xgrammar() -> bool:
     return importlib.util.find_spec("xgrammar") is not None
 
 
+def import_what_is_shared() -> None:
+    """Import, in the calling thread, what both our kernels and the library load.
+
+    Two threads that import it at the same time make one of them fail.
+    """
+    if has_xgrammar():
+        importlib.import_module("tvm_ffi")
+
+
 class XgrammarMatcher:
     """See `TokenMatcher`."""
 

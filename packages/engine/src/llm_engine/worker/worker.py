@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from llm_engine.grammar.background import BackgroundCompiler
 from llm_engine.grammar.compiler import GrammarCompiler
 from llm_engine.grammar.spec import GrammarSpec
+from llm_engine.grammar.xgrammar_backend import import_what_is_shared
 from llm_engine.worker.cache_layout import LayoutOptions, caches_in, choose_layout
 from llm_engine.worker.config import ModelInfo, WorkerConfig
 from llm_engine.worker.determinism import check_deterministic
@@ -91,6 +92,8 @@ class Worker:
         config = self._config
         if self._device.type == "cuda":
             start_prefetch()
+        if self._grammars is not None:
+            import_what_is_shared()  # before there is a thread that compiles
         files = resolve(config.model, offline=config.offline, allow_pickle=config.allow_pickle)
         dtype = pick_dtype(config.dtype, self._device, files.config)
         model = load_model(
