@@ -71,7 +71,13 @@ class _Asked:
 def open_engine() -> LLM:
     """SmolLM2 with room for a batch of short documents."""
     return LLM(
-        "smollm2", device="cpu", max_model_len=256, kv_cache_bytes=512 << 20, max_num_seqs=256, progress=False
+        "smollm2",
+        device="cpu",
+        max_model_len=256,
+        kv_cache_bytes=512 << 20,
+        max_num_seqs=256,
+        threads=1,  # waiting threads would spin on a shared machine
+        progress=False,
     )
 
 

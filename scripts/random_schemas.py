@@ -138,7 +138,8 @@ def _max_properties(rng: random.Random) -> Schema:
 
 
 def _items(rng: random.Random) -> Schema:
-    return {"type": "array", "items": _value(rng), "maxItems": rng.randint(1, 3)}
+    item = _members(rng, 2) if rng.random() < 0.3 else _leaf(rng)
+    return {"type": "array", "items": item, "maxItems": rng.randint(1, 3)}
 
 
 def _prefix_items(rng: random.Random) -> Schema:
