@@ -43,7 +43,18 @@ ARGUMENTS = {
     "since": None,
 }
 TOOLS = Tools({"search": SEARCH["function"]["parameters"]})
-_PROMPT_THINKING = ("</think>", "<think>", "<|END_THINKING|>", "<|START_THINKING|>", "<think")
+_PROMPT_THINKING = (
+    "</think>",
+    "<think>",
+    "<|END_THINKING|>",
+    "<|START_THINKING|>",
+    "<think",
+    "<channel|>",
+    "<|channel>thought",
+    "<|open|>think<|sep|>",
+    "</think:opensource>",
+    "<think:opensource>",
+)
 
 
 def template(name: str) -> str:

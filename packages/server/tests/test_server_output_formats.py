@@ -67,9 +67,29 @@ WRITTEN = {
     "llama3_json": '{"name": "f", "parameters": {"a": 5, "b": "x}\\"]"}}',
     "hermes": f"<think>\nHm.\n</think>\n\n<tool_call>\n{CALL}\n</tool_call>",
     "think": "<think>Hm.</think>\n\nSunny.",
+    "minimax_m3": '<mm:think>Hm.</mm:think>]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<a>5'
+    ']<]minimax[>[</a>]<]minimax[>[<b>x}"]]<]minimax[>[</b>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>',
+    "kimi_k3": "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools"
+    '<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="number"<|sep|>5<|close|>argument<|sep|>'
+    '<|open|>argument key="b" type="string"<|sep|>x}"]<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+    "<|close|>message<|sep|><|end_of_msg|>",
+    "gemma4": '<|channel>thought\nHm.<channel|><|tool_call>call:f{a:5,b:<|"|>x}"]<|"|>}<tool_call|>',
+    "hunyuan3": "<think:opensource>Hm.</think:opensource><tool_calls:opensource>\n<tool_call:opensource>f"
+    "<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>5</arg_value:opensource>\n"
+    '<arg_key:opensource>b</arg_key:opensource>\n<arg_value:opensource>x}"]</arg_value:opensource>\n'
+    "</tool_call:opensource>\n</tool_calls:opensource>",
+    "seed_oss": "<seed:think>Hm.</seed:think>\n<seed:tool_call>\n<function=f>\n<parameter=a>5</parameter>\n"
+    '<parameter=b>x}"]</parameter>\n</function>\n</seed:tool_call>',
+    "minicpm5": '<think>\nHm.\n</think>\n\n<function name="f"><param name="a">5</param><param name="b"><![CDATA[x}"]]]>'
+    "</param></function>",
 }
 # Templates whose history shows a call as the model writes it.
 REAL = [
+    "ByteDance-Seed-OSS",
+    "Kimi-K3",
+    "google-gemma-4-31B-it",
+    "openbmb-MiniCPM5-1B",
+    "tencent-Hy3",
     "Apertus-8B-Instruct",
     "Bielik-11B-v3.0-Instruct",
     "Cohere2MoE",
@@ -250,3 +270,66 @@ def test_depth_of_a_call_is_limited():
     text = '<tool_call>{"name": "f", "arguments": ' + "[" * 5000
     answer = read(named("hermes"), text, 997, tools=TYPED)
     assert answer["calls"][0][2] is False
+
+
+def m3(name, inner):
+    return f"]<]minimax[>[<{name}>{inner}]<]minimax[>[</{name}>"
+
+
+def test_elements_within_elements_take_the_types_of_their_schemas():
+    """What MiniMax M3's own template prints, which leaves null out."""
+    assert format_of_template(template("MiniMax-M3")) is named("minimax_m3")
+    inner = (
+        m3("query", "Brno")
+        + m3("limit", "5")
+        + m3("kinds", m3("item", "page") + m3("item", "7"))
+        + m3("options", m3("fuzzy", "true") + m3("deep", m3("x", "1")))
+    )
+    text = f']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="search">{inner}]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>'
+    for size in (0, 1, 5):
+        [(name, arguments, is_whole)] = read(named("minimax_m3"), f"</mm:think>{text}", size)["calls"]
+        assert (name, is_whole) == ("search", True)
+        assert json.loads(arguments) == {
+            "query": "Brno",
+            "limit": 5,
+            "kinds": ["page", "7"],
+            "options": {"fuzzy": True, "deep": {"x": "1"}},
+        }
+
+
+def test_an_answer_may_begin_with_the_end_of_no_thinking():
+    answer = read(named("minimax_m3"), "</mm:think>Sunny.", 1)
+    assert (answer["text"], answer["reasoning"]) == ("Sunny.", "")
+
+
+def test_kimis_calls_may_hold_one_object():
+    text = (
+        '<|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>'
+        '<|open|>json type="object"<|sep|>{"a": 5}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+    )
+    assert read(named("kimi_k3"), text, 3, tools=TYPED) == {
+        "text": "I look.",
+        "reasoning": "",
+        "calls": [["f", '{"a": 5}', True]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("", {}),
+        ('a:[1,{k:<|"|>v<|"|>}],b:{<|"|>x<|"|>:true}', {"a": [1, {"k": "v"}], "b": {"x": True}}),
+        ("a:None,b:1e5,c:NaN,d:some words", {"a": None, "b": 1e5, "c": "NaN", "d": "some words"}),
+    ],
+)
+def test_gemmas_values(written, meant):
+    [(_, arguments, _)] = read(
+        named("gemma4"), f"<|tool_call>call:f{{{written}}}<tool_call|>", 1, tools=TYPED
+    )["calls"]
+    assert json.loads(arguments) == meant
+
+
+def test_text_in_a_cdata_block_is_text():
+    text = '<function name="f"><param name="b"><![CDATA[a </param> & <b>\n]]></param></function>'
+    [(_, arguments, _)] = read(named("minicpm5"), text, 2, tools=TYPED)["calls"]
+    assert json.loads(arguments) == {"b": "a </param> & <b>\n"}

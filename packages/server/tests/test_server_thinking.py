@@ -206,6 +206,17 @@ async def test_models_that_do_not_think_take_no_effort_and_adaptive_thinking():
         (QWEN, "low", {"enable_thinking": True}, 1024),
         (QWEN, "high", {"enable_thinking": True}, None),
         (MINIMAX, "none", {}, 0),
+        ("MiniMax-M3", "none", {"thinking_mode": "disabled"}, None),
+        ("MiniMax-M3", "medium", {"thinking_mode": "enabled"}, 4096),
+        ("Kimi-K3", "low", {"thinking": True, "thinking_effort": "low"}, None),
+        ("Kimi-K3", "medium", {"thinking": True}, 4096),
+        ("Kimi-K3", "none", {"thinking": False}, None),
+        ("tencent-Hy3", "none", {"reasoning_effort": "no_think"}, None),
+        ("tencent-Hy3", "medium", {"reasoning_effort": "high"}, 4096),
+        ("tencent-Hy3", "low", {"reasoning_effort": "low"}, None),
+        ("google-gemma-4-31B-it", "low", {"enable_thinking": True}, 1024),
+        ("openbmb-MiniCPM5-1B", "none", {"enable_thinking": False}, None),
+        ("ByteDance-Seed-OSS", "low", {"thinking_budget": 1024}, 1024),
         (GPT_OSS, "low", {"reasoning_effort": "low"}, None),
         (GPT_OSS, "minimal", {"reasoning_effort": "low"}, 256),
         ("deepseek-ai-DeepSeek-V3.1", "none", {"thinking": False}, None),
@@ -218,7 +229,7 @@ def test_each_model_is_told_in_its_own_words(name, effort, variables, budget):
     plan = thinking_plan(source, format_of_template(source), wish, None)
     assert variables.items() <= plan.variables.items()
     assert plan.budget == budget
-    assert set(plan.variables) <= {*variables, *switches_of(source)}
+    assert set(plan.variables) <= {*variables, *switches_of(source, thinks=True)}
 
 
 def test_every_forced_end_ends_the_thinking():

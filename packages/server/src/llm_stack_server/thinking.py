@@ -32,6 +32,7 @@ EFFORT_TOKENS: Mapping[str, int | None] = {
 }
 _HARMONY_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}
 _OFF_WORDS = ("no_think", "none")
+_EFFORT_NAMES = ("reasoning_effort", "thinking_effort")
 # How a template asks for a switch, rather than only speaking of thinking.
 _SWITCHES: Mapping[str, re.Pattern[str]] = {
     "enable_thinking": re.compile(r"(?<![\w.'\"])enable_thinking\b"),
@@ -106,38 +107,47 @@ def _told(
     """The template's variables, and the budget for what it has no word for."""
     if thinks is None:
         return {}, None
-    variables: dict[str, Any] = dict.fromkeys(switches_of(template), thinks)
+    variables = switches_of(template, thinks=thinks)
     can_think = output_format is not None and output_format.forced_end != ""
     is_harmony = output_format is not None and output_format.answer is not None
-    has_effort = "reasoning_effort" in template
+    effort_name = next((name for name in _EFFORT_NAMES if name in template), None)
     if not thinks:
-        off = next((word for word in _OFF_WORDS if has_effort and _says(template, word)), None)
-        if off is not None:
-            return {**variables, "reasoning_effort": off}, None
+        off = next((word for word in _OFF_WORDS if effort_name and _says(template, word)), None)
+        if not variables and off is not None:
+            return {effort_name or "": off}, None
         if variables or not can_think:
             return variables, None
         if is_harmony:
             raise _cannot(wish.field, "always thinks")
         return {}, 0
-    if not can_think and not variables and not has_effort:
+    if not can_think and not variables and effort_name is None:
         raise _cannot(wish.field, "does not think")
+    if effort_name is not None and _says(template, "no_think"):
+        # Hunyuan's template does not think unless it is told how much.
+        variables[effort_name] = "low" if wish.effort in ("minimal", "low") else "high"
+        return variables, EFFORT_TOKENS[wish.effort] if wish.effort in ("minimal", "medium") else None
     if wish.effort is None:
         return variables, None
     limit = EFFORT_TOKENS[wish.effort]
-    if is_harmony and has_effort:
+    if is_harmony and effort_name is not None:
         effort = _HARMONY_EFFORTS.get(wish.effort, wish.effort)
-        return {**variables, "reasoning_effort": effort}, limit if wish.effort == "minimal" else None
+        return {**variables, effort_name: effort}, limit if wish.effort == "minimal" else None
     for word in (wish.effort, "max" if wish.effort == "xhigh" else ""):
-        if word and has_effort and _says(template, word):
-            return {**variables, "reasoning_effort": word}, None
+        if word and effort_name is not None and _says(template, word):
+            return {**variables, effort_name: word}, None
     if limit is not None and not can_think:
         raise _cannot(wish.field, f"cannot be told to think with effort {wish.effort!r}")
     return variables, limit
 
 
-def switches_of(template: str) -> list[str]:
-    """The template's variables that turn thinking on and off."""
-    return [name for name, pattern in _SWITCHES.items() if pattern.search(template)]
+def switches_of(template: str, *, thinks: bool) -> dict[str, Any]:
+    """The template's variables that turn thinking on or off, with what they are then."""
+    switches: dict[str, Any] = {
+        name: thinks for name, pattern in _SWITCHES.items() if pattern.search(template)
+    }
+    if "thinking_mode is defined" in template and _says(template, "disabled"):
+        switches["thinking_mode"] = "enabled" if thinks else "disabled"
+    return switches
 
 
 def _says(template: str, word: str) -> bool:

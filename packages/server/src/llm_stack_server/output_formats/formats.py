@@ -8,6 +8,8 @@ from functools import partial
 from llm_stack_server.output_formats.calls import Calls
 from llm_stack_server.output_formats.format import Bare, DemandedCalls, Format, Section
 from llm_stack_server.output_formats.reader import Reader, Reading
+from llm_stack_server.output_formats.syntaxes.braced_calls import braced_call
+from llm_stack_server.output_formats.syntaxes.element_calls import NAMESPACE, kimi_k3_call, minimax_m3_call
 from llm_stack_server.output_formats.syntaxes.harmony import harmony_answer
 from llm_stack_server.output_formats.syntaxes.headed_calls import Heading, headed_call
 from llm_stack_server.output_formats.syntaxes.json_calls import (
@@ -19,6 +21,7 @@ from llm_stack_server.output_formats.syntaxes.json_calls import (
 from llm_stack_server.output_formats.syntaxes.python_calls import python_call_list
 from llm_stack_server.output_formats.syntaxes.xml_calls import (
     DEEPSEEK_DSML,
+    MINICPM,
     MINIMAX,
     QWEN_CODER,
     keys_and_values,
@@ -98,6 +101,68 @@ FORMATS: tuple[Format, ...] = (
             "</｜DSML｜tool_calls>",
         ),
         signs=(("｜DSML｜",),),
+    ),
+    Format(
+        name="minimax_m3",
+        families="MiniMax M3",
+        reasoning=("<mm:think>", "</mm:think>"),
+        sections=(Section(f'{NAMESPACE}<invoke name="', minimax_m3_call),),
+        # An answer without thinking may begin with its end.
+        layout=(f"{NAMESPACE}<tool_call>", f"{NAMESPACE}</tool_call>", "</mm:think>"),
+        signs=(("<mm:think>",),),
+    ),
+    Format(
+        name="kimi_k3",
+        families="Kimi K3",
+        reasoning=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        thinking_end="<|close|>think<|sep|><|open|>response<|sep|>",
+        sections=(Section("<|open|>call", kimi_k3_call),),
+        layout=(
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|>",
+            "<|open|>tools<|sep|>",
+            "<|close|>tools<|sep|>",
+            "<|close|>message<|sep|>",
+            "<|end_of_msg|>",
+        ),
+        signs=(("<|open|>", "<|sep|>"),),
+    ),
+    Format(
+        name="gemma4",
+        families="Gemma 4",
+        reasoning=("<|channel>thought\n", "<channel|>"),
+        sections=(Section("<|tool_call>", braced_call, ("<tool_call|>",)),),
+        signs=(("<|tool_call>", "<tool_call|>"),),
+    ),
+    Format(
+        name="hunyuan3",
+        families="Hunyuan 3",
+        reasoning=("<think:opensource>", "</think:opensource>"),
+        sections=(
+            Section(
+                "<tool_call:opensource>",
+                partial(keys_and_values, suffix=":opensource"),
+                ("</tool_call:opensource>",),
+            ),
+        ),
+        layout=("<tool_calls:opensource>", "</tool_calls:opensource>"),
+        signs=(("hy_Assistant", "':opensource'"),),
+    ),
+    Format(
+        name="seed_oss",
+        families="Seed-OSS",
+        reasoning=("<seed:think>", "</seed:think>"),
+        sections=(
+            Section("<seed:tool_call>", partial(tagged_call, tags=QWEN_CODER), ("</seed:tool_call>",)),
+        ),
+        signs=(("<seed:tool_call>",),),
+    ),
+    Format(
+        name="minicpm5",
+        families="MiniCPM 5",
+        reasoning=_THINK,
+        sections=(Section('<function name="', partial(tagged_call, tags=MINICPM.behind_start())),),
+        signs=(('<function name="', '<param name="'),),
     ),
     Format(
         name="minimax_m2",

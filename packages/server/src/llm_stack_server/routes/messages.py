@@ -188,8 +188,7 @@ def _thinking(engine: Engine, body: MessagesPrompt, output_format: Format | None
     template = engine.tokenizer.chat_template or ""
     given, wanted = body.chat_template_kwargs, body.thinking
     if wanted is None or wanted.type == "adaptive":
-        told = dict.fromkeys(switches_of(template), wanted is not None)
-        return ThinkingPlan("thinking", told)
+        return ThinkingPlan("thinking", switches_of(template, thinks=wanted is not None))
     wish = ThinkingWish(
         field="thinking",
         thinks=wanted.type == "enabled",

@@ -25,6 +25,7 @@ class Tags:
         trims_lines: A newline after ``key_end`` and one before ``value_end`` are layout.
         says_string: Behind the argument's name stands ``string="true">`` or ``string="false">``, which tells
             text from JSON.
+        has_cdata: A value may stand in ``<![CDATA[...]]>``, and holds any text there.
     """
 
     name_start: str
@@ -35,6 +36,7 @@ class Tags:
     value_end: str
     trims_lines: bool = True
     says_string: bool = False
+    has_cdata: bool = False
 
     def behind_start(self) -> Tags:
         """The same where ``name_start`` was read already, as the mark of a section."""
@@ -44,6 +46,16 @@ class Tags:
 QWEN_CODER = Tags("<function=", ">", "</function>", "<parameter=", ">", "</parameter>")
 MINIMAX = Tags(
     '<invoke name="', '">', "</invoke>", '<parameter name="', '">', "</parameter>", trims_lines=False
+)
+MINICPM = Tags(
+    '<function name="',
+    '">',
+    "</function>",
+    '<param name="',
+    '">',
+    "</param>",
+    trims_lines=False,
+    has_cdata=True,
 )
 DEEPSEEK_DSML = Tags(
     '<｜DSML｜invoke name="',
@@ -74,7 +86,7 @@ def tagged_call(reader: Reader, calls: Calls, tags: Tags) -> Reading[None]:
     while (yield from _another(reader, tags)):
         key = (yield from _text(reader, tags.key_end)).strip().strip("\"'")
         flag = (yield from _text(reader, '">')) if tags.says_string else ""
-        text = yield from _text(reader, tags.value_end)
+        text = yield from _value_text(reader, tags)
         if tags.trims_lines:
             text = text.removeprefix("\n").removesuffix("\n")
         value = text if flag == "true" else calls.tools.value(name, key, text)
@@ -84,8 +96,13 @@ def tagged_call(reader: Reader, calls: Calls, tags: Tags) -> Reading[None]:
     calls.end()
 
 
-def keys_and_values(reader: Reader, calls: Calls) -> Reading[None]:
+def keys_and_values(reader: Reader, calls: Calls, suffix: str = "") -> Reading[None]:
     """GLM's: the name, a newline, then ``<arg_key>K</arg_key><arg_value>V</arg_value>`` pairs.
+
+    Args:
+        reader: The text.
+        calls: Takes the call.
+        suffix: Of every tag's name; with one, ``<tool_sep>`` stands behind the tool's name (Hunyuan 3).
 
     Raises:
         Malformed: tags are missing, or there is no name.
@@ -96,18 +113,31 @@ def keys_and_values(reader: Reader, calls: Calls) -> Reading[None]:
         raise Malformed("a call without a name")
     calls.start(name)
     separator = "{"
+    if suffix:
+        yield from reader.accept(f"<tool_sep{suffix}>")
     yield from reader.skip_space()
-    while (yield from reader.accept("<arg_key>")):
-        key = (yield from _text(reader, "</arg_key>")).strip()
+    while (yield from reader.accept(f"<arg_key{suffix}>")):
+        key = (yield from _text(reader, f"</arg_key{suffix}>")).strip()
         yield from reader.skip_space()
-        if not (yield from reader.accept("<arg_value>")):
+        if not (yield from reader.accept(f"<arg_value{suffix}>")):
             raise Malformed("a value was expected")
-        value = calls.tools.value(name, key, (yield from _text(reader, "</arg_value>")))
+        value = calls.tools.value(name, key, (yield from _text(reader, f"</arg_value{suffix}>")))
         calls.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: {_json(value)}")
         separator = ", "
         yield from reader.skip_space()
     calls.arguments("{}" if separator == "{" else "}")
     calls.end()
+
+
+def _value_text(reader: Reader, tags: Tags) -> Reading[str]:
+    """What stands before ``value_end``, which is read too."""
+    if not tags.has_cdata or not (yield from reader.accept("<![CDATA[")):
+        return (yield from _text(reader, tags.value_end))
+    text = yield from _text(reader, "]]>")
+    yield from reader.skip_space()
+    if not (yield from reader.accept(tags.value_end)):
+        raise Malformed("the end of an argument was expected")
+    return text
 
 
 def _another(reader: Reader, tags: Tags) -> Reading[bool]:
