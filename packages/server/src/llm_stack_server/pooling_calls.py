@@ -13,6 +13,7 @@ from llm_engine.errors import ContextLengthExceeded, InvalidRequest
 
 from llm_stack_server.context import Context, context_of
 from llm_stack_server.disconnect import until_disconnect
+from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField
 from llm_stack_server.generation import Usage
 from llm_stack_server.pooling_port import PoolingEngine, routes_of
@@ -67,7 +68,15 @@ async def check_generates(request: Request) -> None:
     Raises:
         ApiError: 400, naming the routes that the model answers; 503 where there is no engine.
     """
-    engine = context_of(request).lifecycle.require_engine()
+    check_engine_generates(context_of(request).lifecycle.require_engine())
+
+
+def check_engine_generates(engine: Engine) -> None:
+    """Refuse text of a model that generates none.
+
+    Raises:
+        InvalidField: it gives vectors or scores; names the routes that it answers.
+    """
     if isinstance(engine, PoolingEngine):
         offered = ", ".join(routes_of(engine.info))
         raise InvalidField(
@@ -77,16 +86,12 @@ async def check_generates(request: Request) -> None:
         )
 
 
-async def read_call(request: Request, schema: type[Body], route: str) -> Call[Body]:
-    """Read the body for a model that answers ``route``.
+def pooling_engine(engine: Engine, route: str) -> PoolingEngine:
+    """The engine of a model that answers ``route``.
 
     Raises:
-        ApiError: 400 where the model does not answer the route or a field is wrong; see `read_body`.
+        InvalidField: the model does not; names what it answers.
     """
-    context = context_of(request)
-    engine = context.lifecycle.require_engine()
-    body = await read_body(request, schema)
-    model = context.check_model(getattr(body, "model", None))
     if not isinstance(engine, PoolingEngine):
         raise InvalidField(
             "model",
@@ -99,6 +104,20 @@ async def read_call(request: Request, schema: type[Body], route: str) -> Call[Bo
         raise InvalidField(
             "model", f"model: it does not answer {route}, but {', '.join(offered)}", code=_UNSUPPORTED_TASK
         )
+    return engine
+
+
+async def read_call(request: Request, schema: type[Body], route: str) -> Call[Body]:
+    """Read the body for a model that answers ``route``.
+
+    Raises:
+        ApiError: 400 where the model does not answer the route or a field is wrong; see `read_body`.
+    """
+    context = context_of(request)
+    any_engine = context.lifecycle.require_engine()
+    body = await read_body(request, schema)
+    model = context.check_model(getattr(body, "model", None))
+    engine = pooling_engine(any_engine, route)
     ignored = safe_names(unknown_pooling_fields(body.model_extra or {}))
     context.metrics.ignored_fields.labels(route).inc(len(ignored))
     return Call(request, context, engine, body, model, ignored_header(ignored), route)
@@ -124,13 +143,13 @@ async def outputs_of(
     outcome = "error"
     usage = Usage()
     try:
-        outputs = await until_disconnect(call.request.receive, _admitted(permit_of(call.request), work))
+        outputs = await until_disconnect(call.request.receive, admitted(permit_of(call.request), work))
         usage.prompt_tokens = sum(output.num_prompt_tokens for output in outputs)
         outcome = "stop"
         return outputs
     except InvalidRequest as error:
         outcome = ""  # nothing ran
-        raise _as_client_names_it(error, names) from None
+        raise as_client_names_it(error, names) from None
     except (ClientDisconnected, asyncio.CancelledError):
         outcome = "abort"
         raise
@@ -145,7 +164,7 @@ def truncation(call: Call[Any]) -> int | None:
     return call.engine.max_model_len if wanted == -1 else wanted
 
 
-async def _admitted(permit: Permit, work: Coroutine[Any, Any, list[Output]]) -> list[Output]:
+async def admitted(permit: Permit, work: Coroutine[Any, Any, list[Output]]) -> list[Output]:
     """Do ``work`` when the key has a place; its tokens, known only then, are taken from the rate after it."""
     try:
         await permit.enter(1, 0)
@@ -160,7 +179,8 @@ async def _admitted(permit: Permit, work: Coroutine[Any, Any, list[Output]]) -> 
         permit.leave()
 
 
-def _as_client_names_it(error: InvalidRequest, names: Mapping[str, str | tuple[str, bool]]) -> ApiError:
+def as_client_names_it(error: InvalidRequest, names: Mapping[str, str | tuple[str, bool]]) -> ApiError:
+    """The engine's refusal under the client's name of the field; ``names`` as in `outputs_of`."""
     found = _ENGINE_FIELD.fullmatch(error.field)
     assert found is not None
     base, index = found[1], found[2] or ""

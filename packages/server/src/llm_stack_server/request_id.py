@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 
 from llm_stack_server.asgi import App, Message, Receive, Scope, Send
 
@@ -22,7 +23,7 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _given(scope) or uuid.uuid4().hex.encode()
+        request_id = request_id_for(scope["headers"])
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -32,8 +33,9 @@ class RequestIdMiddleware:
         await self._app(scope, receive, send_named)
 
 
-def _given(scope: Scope) -> bytes | None:
-    for name, value in scope["headers"]:
+def request_id_for(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The id that a client sent, where it is harmless; else a new one."""
+    for name, value in headers:
         if name == _HEADER and _SAFE.fullmatch(value):
             return bytes(value)
-    return None
+    return uuid.uuid4().hex.encode()

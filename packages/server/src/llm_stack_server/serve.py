@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from llm_engine import EngineOptions
@@ -23,6 +23,9 @@ from llm_stack_server.http_protocol import BoundedHeadProtocol
 from llm_stack_server.listening import check_exposure, listen, url_of
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.tls import Tls
+
+if TYPE_CHECKING:
+    from llm_stack_server.grpc_api.server import GrpcServer
 
 _LOG = logging.getLogger("llm_stack_server")
 _HEALTH_INTERVAL_S = 0.5
@@ -100,6 +103,7 @@ class Serving:
                 ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
             )
         )
+        self._grpc: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -112,11 +116,27 @@ class Serving:
         http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
         _say(f"listening on {self._url}, loading {self._options.model}")
         try:
+            await self._start_grpc()
             return await self._with_engine()
         finally:
+            if self._grpc is not None:
+                await self._grpc.stop(0)
             self._http.should_exit = True
             self._http.force_exit = True
             await http
+
+    async def _start_grpc(self) -> None:
+        if self._settings.grpc_port is None:
+            return
+        try:
+            from llm_stack_server.grpc_api.server import GrpcServer  # grpc is an extra
+        except ImportError as error:
+            raise StartupError(
+                f"grpc_port: gRPC is not installed ({error}): install llm-stack-server[grpc]"
+            ) from None
+        self._grpc = GrpcServer(self._context)
+        await self._grpc.start()
+        _say(f"listening for gRPC on {self._grpc.address}")
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
@@ -128,6 +148,8 @@ class Serving:
             self._try_again("API keys", keys.reload)
         if self._tls is not None:
             self._try_again("certificate", self._tls.reload)
+        if self._grpc is not None and self._tls is not None:
+            self._try_again("certificate of gRPC", self._grpc.reload)
         if not keys.has_file and self._tls is None:
             _say("SIGHUP: there is neither a key file nor a certificate to read again")
 

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Request
 from llm_engine.pooling_outputs import EmbeddingOutput
 from starlette.responses import Response
 
+from llm_stack_server.context import Context
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.pooling_calls import Call, outputs_of, read_call, truncation
+from llm_stack_server.pooling_port import PoolingEngine
 from llm_stack_server.schemas.pooling import EmbeddingsRequest
 from llm_stack_server.views.pooling import list_answer, numbers, usage_of
 
@@ -37,7 +39,7 @@ async def embed(call: Call[Any], *, per_token: bool = False) -> list[EmbeddingOu
         InvalidField: the model has no vectors of that length, or refused a text.
     """
     body = call.body
-    check_dimensions(call, body.dimensions)
+    check_dimensions(call.context, call.engine, body.dimensions)
     work = call.engine.embed(
         body.input,
         dimensions=body.dimensions,
@@ -48,18 +50,18 @@ async def embed(call: Call[Any], *, per_token: bool = False) -> list[EmbeddingOu
     return await outputs_of(call, work, {"texts": "input"})
 
 
-def check_dimensions(call: Call[Any], dimensions: int | None) -> None:
+def check_dimensions(context: Context, engine: PoolingEngine, dimensions: int | None) -> None:
     """Refuse short vectors of a model that was not trained for them.
 
     Raises:
         InvalidField: out of range, or not trained for.
     """
-    size, short = call.engine.info.size, call.engine.short_vectors
+    size, short = engine.info.size, engine.short_vectors
     if dimensions is None or dimensions == size:
         return
     if not 0 < dimensions < size:
         raise InvalidField("dimensions", f"dimensions: must be from 1 to {size}, got {dimensions}")
-    if call.context.settings.any_dimensions or short.allow(dimensions):
+    if context.settings.any_dimensions or short.allow(dimensions):
         return
     listed = f"; it was for {', '.join(map(str, short.lengths))}" if short.lengths else ""
     raise InvalidField(

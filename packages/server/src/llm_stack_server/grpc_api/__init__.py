@@ -1,0 +1,1 @@
+"""The engine over gRPC: messages, calls, health, the server. Another view of what the HTTP routes serve."""
