@@ -1,11 +1,15 @@
 """Two ranks that share a model against one: the same tokens, through the real engine and its processes."""
 
+import re
+import shutil
+
 import pytest
 import tokenizers
 import torch
 import transformers
-from llm_engine import LLM, InvalidOption, SamplingParams
+from llm_engine import LLM, InvalidOption, InvalidRequest, SamplingParams
 from llm_engine.errors import StartupError
+from llm_engine.grammar import GrammarSpec
 
 SHAPE = {
     "vocab_size": 128,
@@ -76,3 +80,43 @@ def test_heads_that_cannot_be_shared_out_are_named(folder):
 def test_a_size_below_one_is_named(folder):
     with pytest.raises(InvalidOption, match="tensor_parallel_size"):
         LLM(folder, tensor_parallel_size=0)
+
+
+@pytest.fixture
+def spelling_folder(folder, tmp_path):
+    """The same model, whose tokens are letters."""
+    letters = {chr(33 + index): index for index in range(93)}
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(letters, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_every_rank_compiles_the_grammars(spelling_folder):
+    """The ranks draw the same tokens, so each needs the masks."""
+    grammar = GrammarSpec(kind="regex", text="[abc]-[xyz]{3}")
+    params = [
+        SamplingParams(temperature=1.0, seed=5, max_tokens=8, grammar=grammar),
+        SamplingParams(temperature=1.0, seed=5, max_tokens=8, ignore_eos=True),
+    ]
+    found = []
+    for ranks in (1, 2):
+        with LLM(
+            spelling_folder,
+            tensor_parallel_size=ranks,
+            device="cpu",
+            kv_cache_bytes=1 << 20,
+            max_model_len=128,
+            threads=1,
+            progress=False,
+        ) as llm:
+            outputs = llm.generate(PROMPTS[:2], params, progress=False)
+            found.append([output.outputs[0].token_ids for output in outputs])
+            with pytest.raises(InvalidRequest, match="regex"):
+                llm.generate([5], SamplingParams(grammar=GrammarSpec(kind="regex", text="(")), progress=False)
+            text = outputs[0].outputs[0].text
+    assert found[0] == found[1]
+    assert re.fullmatch(grammar.text, text)

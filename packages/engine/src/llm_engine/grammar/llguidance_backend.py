@@ -48,7 +48,7 @@ class LlguidanceMatcher:
     @property
     def fault(self) -> str | None:
         """Why the output cannot go on."""
-        return self.matcher.get_error() if self.matcher.is_error() else None
+        return one_line(self.matcher.get_error()) if self.matcher.is_error() else None
 
     def accept(self, token_id: int) -> None:
         """Take a token."""
@@ -81,7 +81,9 @@ class LlguidanceBackend:
     def compile(self, spec: GrammarSpec) -> _Compiled:
         """See `GrammarBackend.compile`."""
         source = _source(spec)
-        limits = LLParserLimits(initial_lexer_fuel=_INITIAL_FUEL, step_lexer_fuel=_STEP_FUEL)
+        limits = LLParserLimits(
+            initial_lexer_fuel=_INITIAL_FUEL, step_lexer_fuel=_STEP_FUEL, verbose_errors=False
+        )
         matcher = LLMatcher(self._tokenizer(), source, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidGrammar(one_line(matcher.get_error()))
