@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from llm_engine.worker.errors import InvalidOption
+from llm_engine.worker.gpu_support import check_architecture, check_no_gpu_is_passed_over
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -16,10 +17,12 @@ def pick_device(name: str, rank: int = 0) -> torch.device:
     """The device meant by "auto", "cpu", "cuda" or "cuda:N"; where no number is named, that of the rank.
 
     Raises:
-        InvalidOption: No such device on this machine.
+        InvalidOption: No such device on this machine, or one that this build of torch cannot use.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name == "cpu":
+            check_no_gpu_is_passed_over()
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -31,6 +34,7 @@ def pick_device(name: str, rank: int = 0) -> torch.device:
         device = torch.device("cuda", rank if device.index is None else device.index)
         if device.index >= count:
             raise InvalidOption("device", f"{device} is not there: torch sees {count} CUDA devices")
+        check_architecture(device)
         torch.cuda.set_device(device)
     return device
 
