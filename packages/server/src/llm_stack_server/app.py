@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from llm_stack_server import http_errors
+from llm_stack_server.asgi import App
 from llm_stack_server.auth import ApiKeyMiddleware
 from llm_stack_server.body_limit import BodyLimitMiddleware
 from llm_stack_server.browser_guard import ANY_ORIGIN, BrowserGuard
 from llm_stack_server.context import Context
 from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
+from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
 from llm_stack_server.pooling_calls import check_generates
@@ -35,6 +38,7 @@ from llm_stack_server.security_headers import SecurityHeadersMiddleware
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.usage_limits import UsageMiddleware
 
+MCP_PATH = "/mcp"
 # What a page may read of an answer's headers.
 _EXPOSED_HEADERS = (
     "retry-after",
@@ -57,7 +61,7 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
             ``app.state.context.lifecycle.attach`` gets one.
 
     Raises:
-        StartupError: an API key is empty or its file cannot be read.
+        StartupError: an API key is empty or its file cannot be read, or MCP is not installed.
     """
     context = Context(settings=settings)
     if engine is not None:
@@ -68,6 +72,8 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
         app.include_router(module.router, dependencies=[Depends(check_generates)])
     for module in (embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
         app.include_router(module.router)
+    if settings.mcp:
+        app.router.routes.append(Route(MCP_PATH, _mcp_endpoint(app, context)))
     http_errors.install(app)
     # The last one added is the outermost.
     app.add_middleware(
@@ -93,3 +99,11 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def _mcp_endpoint(app: FastAPI, context: Context) -> App:
+    try:
+        from llm_stack_server.mcp_tools.endpoint import McpEndpoint  # mcp is an extra
+    except ImportError as error:
+        raise StartupError(f"mcp: MCP is not installed ({error}): install llm-stack-server[mcp]") from None
+    return McpEndpoint(app, context)

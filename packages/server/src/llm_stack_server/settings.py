@@ -81,6 +81,7 @@ class ServerSettings:
     served_model_name: tuple[str, ...] = _option(
         (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
     )
+    mcp: bool = _option(False, "Serve the model's tools to MCP hosts at /mcp.")
     output_format: str = _option(
         "auto",
         "How the model writes reasoning and calls: a format, none, or auto to tell by its chat template.",

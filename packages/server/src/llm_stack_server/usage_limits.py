@@ -18,6 +18,7 @@ from llm_stack_server.metrics import Metrics
 from llm_stack_server.rate_limit import Clock, TokenBucket
 
 PERMIT_STATE = "permit"
+_MCP = "/mcp"  # its tools post to the routes, which count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,8 @@ class UsageMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its permit, or answer 429 before its body is read."""
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"].endswith("/cancel"):
+        path = scope["path"]
+        if scope["type"] != "http" or scope["method"] != "POST" or path == _MCP or path.endswith("/cancel"):
             await self._app(scope, receive, send)
             return
         permit = self._limits.permit(api_key_of(scope))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from llm_stack_server.asgi import App, Message
@@ -11,7 +12,7 @@ from llm_stack_server.batch.lines import Reply
 from llm_stack_server.errors import ServerError
 
 
-async def post(app: App, path: str, body: bytes) -> Reply:
+async def post(app: App, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Reply:
     """The answer to ``POST path``, as a client over HTTP would get it.
 
     Raises:
@@ -32,6 +33,7 @@ async def post(app: App, path: str, body: bytes) -> Reply:
             (b"host", b"localhost"),
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
+            *headers,
         ],
         "client": None,
         "server": None,

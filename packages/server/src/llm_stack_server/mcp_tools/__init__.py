@@ -1,0 +1,1 @@
+"""The Model Context Protocol: the engine's tools for MCP hosts, which are the HTTP routes in another form."""
