@@ -14,6 +14,7 @@ from llm_engine.core.messages import Abort, AddRequest
 from llm_engine.grammar import GrammarSpec, InvalidGrammar
 from llm_engine.grammar.background import BackgroundCompiler
 from llm_engine.worker.row_params import RowParams
+from msgspec import structs
 
 
 def choice(*texts):
@@ -200,6 +201,29 @@ def test_other_rows_go_on_while_a_grammar_is_compiled(core, tokenizer):
     while core.has_work():
         core.step()
     assert set(background._kept) <= {"next"}
+
+
+def test_a_resumed_request_goes_on_within_its_grammar(core, tokenizer):
+    """As after the end of another core: what was written counts, the rest is as it would have been."""
+    core, let_through, _ = core
+    let_through.set()
+    spec, prompt = choice("an oak by the river", "an oak in the snow"), tokenizer.encode("Once upon a time")
+    whole = run(core, ask("first", prompt, spec))
+    begun = np.asarray(whole[:3], "<i4").tobytes()
+    resumed = structs.replace(ask("second", prompt, spec), output_ids=begun, resumed=True)
+    assert whole[:3] + run(core, resumed) == whole
+    assert tokenizer.decode(whole[:-1]) in ("an oak by the river", "an oak in the snow")
+
+
+def run(core, request):
+    """The tokens that a request gains."""
+    core.intake([request])
+    tokens = []
+    while core.has_work():
+        for row in core.step().rows:
+            assert row.error is None
+            tokens += row.tokens
+    return tokens
 
 
 def test_while_it_waits_it_may_be_aborted_or_refused(core, tokenizer):

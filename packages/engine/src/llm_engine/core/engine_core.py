@@ -328,6 +328,7 @@ class EngineCore:
         self, request: Request, message: str, *, field: str = "", retry_after_s: float | None = None
     ) -> None:
         self._counters.requests_refused += 1
+        self._grammars.end([request.request_id])
         self._refusals.append(
             Refusal(request_id=request.request_id, message=message, field=field, retry_after_s=retry_after_s)
         )
