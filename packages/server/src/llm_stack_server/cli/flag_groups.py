@@ -19,7 +19,7 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "cors_origin",
             "allowed_host",
         ),
-        "answers": ("served_model_name", "mcp", "output_format", "any_dimensions"),
+        "answers": ("served_model_name", "mcp", "mcp_server", "output_format", "any_dimensions"),
         "limits of one client": (
             "max_body_bytes",
             "body_timeout_s",
@@ -81,7 +81,7 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "scheduler",
             "record_plans",
         ),
-        "sampling of the engine": ("deterministic", "seed"),
+        "sampling of the engine": ("deterministic", "seed", "grammar_backend"),
         "what is shown": ("progress", "profile_start"),
     },
 }
