@@ -159,7 +159,10 @@ class EngineCore:
         """
         if not self._prepared_grammars:
             self._prepared_grammars = True
-            self.call("prepare_grammars")
+            try:
+                self.call("prepare_grammars")
+            except CallFailed as error:
+                _LOG.warning("nothing was prepared for grammars: %s", _first_line(error))
             return True
         if not self._ran_since_idle or self._in_flight is not None:
             return False
