@@ -69,15 +69,6 @@ def test_a_rule_given_twice_is_refused_and_harms_no_other(compiler):
     assert allows(compiler, good, "y")
 
 
-@pytest.mark.parametrize(
-    "defs",
-    [{"a": {"$ref": "#/$defs/a"}}, {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}],
-)
-def test_a_reference_to_itself_alone_is_refused(compiler, defs):
-    with pytest.raises(InvalidGrammar, match="no text"):
-        compiler.compile(schema({"$ref": "#/$defs/a", "$defs": defs}))
-
-
 def node(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
@@ -87,8 +78,45 @@ def node(**properties: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(
+    "defs",
+    [{"a": {"$ref": "#/$defs/a"}}, {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}],
+)
+def test_a_reference_to_itself_alone_is_refused(compiler, defs):
+    with pytest.raises(InvalidGrammar, match="no text"):
+        compiler.compile(schema({"$ref": "#/$defs/a", "$defs": defs}))
+
+
 def or_null(name: str) -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{name}"}]}
+
+
+@pytest.mark.parametrize(
+    "defs",
+    [
+        {"a": node(next={"$ref": "#/$defs/a"})},
+        {"a": node(next={"$ref": "#/$defs/b"}), "b": node(next={"$ref": "#/$defs/a"})},
+        {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
+        {"a": {"anyOf": [node(x={"$ref": "#/$defs/a"}), node(y={"$ref": "#/$defs/a"})]}},
+        {"a": {"allOf": [{"type": "object"}, {"$ref": "#/$defs/a"}]}},
+    ],
+)
+def test_what_requires_itself_without_end_is_refused(compiler, defs):
+    with pytest.raises(InvalidGrammar, match="no text"):
+        compiler.compile(schema({"$ref": "#/$defs/a", "$defs": defs}))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"type": "array", "items": {"$ref": "#"}}, "[[],[[]]]"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False}, '{"a":{}}'),
+        ({"anyOf": [{"type": "integer"}, node(a={"$ref": "#"})]}, '{"a":{"a":5}}'),
+        (node(a={"$ref": "#"}) | {"type": ["object", "null"]}, '{"a":null}'),
+    ],
+)
+def test_recursion_that_can_end_works(compiler, value, text):
+    assert allows(compiler, schema(value), text)
 
 
 def test_real_recursion_works(compiler):

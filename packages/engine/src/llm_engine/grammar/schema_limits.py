@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from llm_engine.grammar.backend import InvalidGrammar
+from llm_engine.grammar.finite_schemas import allows_finite_values
 
 # More would compile and end the request at its second token: four items each of llguidance's 2,000 a step.
 MAX_PROPERTIES = 400
@@ -66,6 +67,8 @@ def checked_schema(schema: object) -> dict[str, object]:
                 f"properties: at most {MAX_PROPERTIES} in one object, got {len(properties)} in {where}"
             )
         _check_least_members(part, path or "#")
+    if not allows_finite_values(schema, [part for part, _ in subschemas(schema)]):
+        raise InvalidGrammar("$ref: the schema requires itself without end, so that no text is a value of it")
     return schema
 
 
