@@ -231,6 +231,9 @@ class CoreLink:
 
         Nothing is cancelled before: a message must not get lost between two that are read.
         """
+        if self._to_core is not None:
+            self._to_core.close(linger=0)
+            self._to_core = None
         seen = -1
         while seen != self._num_received:
             seen = self._num_received

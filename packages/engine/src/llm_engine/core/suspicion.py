@@ -41,9 +41,10 @@ class DeathLedger:
         """
         for request_id in entry.cleared:
             self._deaths.pop(request_id, None)
+        on_trial = [one for one in entry.running if self._deaths.get(one, 0) >= self._limit]
         for request_id in entry.running:
             self._deaths[request_id] = self._deaths.get(request_id, 0) + 1
-        accused = [one for one in entry.running if self._deaths[one] >= self._limit]
+        accused = on_trial or [one for one in entry.running if self._deaths[one] >= self._limit]
         if len(accused) != 1:
             return {}
         deaths = self._deaths.pop(accused[0])
