@@ -163,6 +163,8 @@ def core(request):
     compiler, let_through = background.compiler, threading.Event()
 
     class Held:
+        inner = compiler
+
         def find(self, spec):
             return compiler.find(spec)
 
@@ -224,6 +226,16 @@ def run(core, request):
             assert row.error is None
             tokens += row.tokens
     return tokens
+
+
+def test_the_table_of_the_vocabulary_is_made_when_the_engine_is_idle(core):
+    core, _, background = core
+    assert core.use_idle_time()  # comes back at once; a thread makes it
+    backend = background.compiler.inner._backend("llguidance")
+    end_s = time.monotonic() + 20
+    while backend._tokens is None:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_while_it_waits_it_may_be_aborted_or_refused(core, tokenizer):
