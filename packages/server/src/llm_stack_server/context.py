@@ -14,6 +14,7 @@ from llm_stack_server.errors import ApiError
 from llm_stack_server.fair_queue import QueueLimits
 from llm_stack_server.keys import KeyRing
 from llm_stack_server.lifecycle import Lifecycle
+from llm_stack_server.mcp_tools.remote import AllowedServers, allowed_servers
 from llm_stack_server.metrics import Metrics
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
@@ -32,6 +33,7 @@ class Context:
     keys: KeyRing = field(init=False)
     usage: UsageLimits = field(init=False)
     responses: ResponseStore = field(init=False)
+    mcp_servers: AllowedServers = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -48,6 +50,7 @@ class Context:
             Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
             self.metrics,
         )
+        self.mcp_servers = AllowedServers(allowed_servers(settings.mcp_server))
         self.responses = ResponseStore(
             self.settings.max_stored_responses, self.settings.max_stored_response_bytes
         )

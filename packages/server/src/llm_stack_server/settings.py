@@ -81,6 +81,9 @@ class ServerSettings:
     served_model_name: tuple[str, ...] = _option(
         (), "Name under which clients ask for the model; repeat it for several. By default the model's own."
     )
+    mcp_server: tuple[str, ...] = _option(
+        (), "LABEL=URL of an MCP server whose tools /v1/responses may call; repeat it for several."
+    )
     mcp: bool = _option(False, "Serve the model's tools to MCP hosts at /mcp.")
     output_format: str = _option(
         "auto",

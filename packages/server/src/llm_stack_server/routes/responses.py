@@ -26,21 +26,26 @@ from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.jobs import checked_job
+from llm_stack_server.mcp_tools.rounds import MOST_CALLS, McpRounds, written_out
 from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import ignored_header, read_body, safe_names
+from llm_stack_server.response_runs import OneGeneration, Run
 from llm_stack_server.response_store import StoredResponse
 from llm_stack_server.schemas.chat import ChatMessage
 from llm_stack_server.schemas.known_fields import unknown_responses_fields
-from llm_stack_server.schemas.responses import Item, NamedChoice, ResponsesRequest, chat_turns
+from llm_stack_server.schemas.responses import FunctionTool, Item, NamedChoice, ResponsesRequest, chat_turns
 from llm_stack_server.schemas.structured import StructuredFields
+from llm_stack_server.schemas.tools import MAX_TOOLS, Tool, check_names
 from llm_stack_server.streaming import EVENTS_WITHOUT_END, frames
 from llm_stack_server.thinking import ThinkingWish, budget_of, thinking_plan
 from llm_stack_server.tool_use import tool_use
 from llm_stack_server.usage_limits import permit_of
+from llm_stack_server.views.choice_reader import ChoiceReader
+from llm_stack_server.views.mcp_calls import CalledTool, McpResponsesView
 from llm_stack_server.views.responses import ResponsesView
 from llm_stack_server.views.tokens import TokenTexts
-from llm_stack_server.views.view import Event, stream_events, whole_answer
+from llm_stack_server.views.view import Event
 
 router = APIRouter()
 PATH = "/v1/responses"
@@ -54,7 +59,7 @@ class _Work:
     """A checked request, ready to run."""
 
     view: ResponsesView
-    generation: Generation
+    run: Run
     items: list[Item]
     owner: str
     stores: bool
@@ -74,9 +79,9 @@ async def create(request: Request) -> Response:
     if body.background:
         return JSONResponse(_start_in_background(context, work), headers=headers)
     if body.stream:
-        await until_disconnect(request.receive, work.generation.start())
+        await until_disconnect(request.receive, work.run.start())
         return event_stream(context, frames(_events(context, work), EVENTS_WITHOUT_END), headers)
-    answer = await until_disconnect(request.receive, whole_answer(work.view, work.generation))
+    answer = await until_disconnect(request.receive, work.run.whole())
     _keep(context, work, answer)
     return JSONResponse(answer, headers=headers)
 
@@ -134,46 +139,113 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
     stores = body.store is not False and context.settings.max_stored_responses > 0
     if body.background and not stores:
         raise InvalidField("background", "background: a response in the background must be stored")
+    rounds = _Rounds(context, engine, body, request)
     model = context.check_model(body.model)
     items = [*_earlier(context, body, owner), *body.input]
-    output_format = context.output_format(engine)
-    use = tool_use(
-        body.chat_tools(), body.chat_choice(), output_format, single=body.parallel_tool_calls is False
-    )
-    params = _params(body, engine.default_sampling_params)
-    if shows_marks(output_format, use):
-        params = replace(params, skip_special_tokens=False)
-    template = engine.tokenizer.chat_template or ""
-    thinking = thinking_plan(template, output_format, _wish(body), body.chat_template_kwargs)
-    variables = {**thinking.variables, **(body.chat_template_kwargs or {})}
-    options = ChatOptions(variables=variables, tools=use.for_template)
-    prompt = await chat_prompt(engine, _turns(body, items), options)
-    fields = StructuredFields(response_format=body.response_format())
-    wanted = constraint(fields, output_format, use, prompt.text or "")
-    if wanted is not None:
-        params = constrained(params, wanted)
-    names = {"prompt": "input", "max_tokens": "max_output_tokens"}
-    budget = budget_of(thinking, output_format, prompt, params)
-    job = checked_job(engine, prompt, params, names, budget)
-    response_id = f"resp_{uuid.uuid4().hex}"
-    usage = Usage()
-    view = ResponsesView(
-        _head(response_id, model, body, params),
-        choice_reader(output_format, use, prompt, usage),
-        TokenTexts(engine),
-        logprobs=params.logprobs is not None,
-    )
-    generation = Generation(
-        engine,
-        response_id,
-        [job],
-        context.metrics.meter(PATH),
-        usage=usage,
-        admission=permit_of(request),
-        cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),
-        grammar_field=None if wanted is None else _FIELD_NAMES.get(wanted.field, wanted.field),
-    )
-    return _Work(view, generation, items, owner, stores, deadline_of(request))
+    servers = {
+        tool.server_label: tool
+        for index, entry in enumerate(body.tools or [])
+        if entry.type == "mcp"
+        for tool in [context.mcp_servers.checked(index, entry.model_dump(exclude_unset=True))]
+    }
+    listed = {label: await context.mcp_servers.tools(tool) for label, tool in servers.items()}
+    rounds.offer([tool.spec for tools in listed.values() for tool in tools])
+    first = await rounds(written_out(items), is_first=True, may_call=True)
+    generation, reader = first
+    head = _head(rounds.response_id, model, body, generation.jobs[0].params)
+    texts, logprobs = TokenTexts(engine), generation.jobs[0].params.logprobs is not None
+    run: Run
+    if servers:
+        known = {
+            tool.spec.function.name: CalledTool(label, tool.needs_approval)
+            for label, tools in listed.items()
+            for tool in tools
+        }
+        mcp_view = McpResponsesView(head, texts, known, reader, logprobs=logprobs)
+        run = mcp_rounds = McpRounds(
+            view=mcp_view,
+            usage=rounds.usage,
+            make=rounds,
+            servers=context.mcp_servers,
+            tools=servers,
+            listed=listed,
+            items=items,
+            first=first,
+            most_calls=_most_calls(body),
+        )
+        mcp_rounds.check()
+        view: ResponsesView = mcp_view
+    else:
+        view = ResponsesView(head, reader, texts, logprobs=logprobs)
+        run = OneGeneration(view, generation)
+    return _Work(view, run, items, owner, stores, deadline_of(request))
+
+
+def _most_calls(body: ResponsesRequest) -> int:
+    return MOST_CALLS if body.max_tool_calls is None else min(body.max_tool_calls, MOST_CALLS)
+
+
+class _Rounds:
+    """Makes the generations of one request. Implements `mcp_tools.rounds.RoundMaker`."""
+
+    def __init__(self, context: Context, engine: Engine, body: ResponsesRequest, request: Request) -> None:
+        self.usage = Usage()
+        self.response_id = f"resp_{uuid.uuid4().hex}"
+        self._context, self._engine, self._body, self._request = context, engine, body, request
+        self._tools = body.chat_tools()
+        self._number = 0
+
+    def offer(self, tools: Sequence[Tool]) -> None:
+        """Offer these tools besides the client's functions.
+
+        Raises:
+            InvalidField: two tools have one name, or there are too many.
+        """
+        self._tools = [*self._tools, *tools]
+        try:
+            check_names(tool.function.name for tool in self._tools)
+        except ValueError as error:
+            raise InvalidField("tools", f"tools: {error}; see allowed_tools") from None
+        if len(self._tools) > MAX_TOOLS:
+            raise InvalidField("tools", f"tools: more than {MAX_TOOLS} in all; see allowed_tools")
+
+    async def __call__(
+        self, items: Sequence[Item], *, is_first: bool, may_call: bool
+    ) -> tuple[Generation, ChoiceReader]:
+        """A generation over ``items``. What the request demands of its tools, it demands once."""
+        context, engine, body = self._context, self._engine, self._body
+        output_format = context.output_format(engine)
+        choice = (body.chat_choice() if is_first else None) if may_call else "none"
+        use = tool_use(self._tools, choice, output_format, single=body.parallel_tool_calls is False)
+        params = _params(body, engine.default_sampling_params)
+        if shows_marks(output_format, use):
+            params = replace(params, skip_special_tokens=False)
+        template = engine.tokenizer.chat_template or ""
+        thinking = thinking_plan(template, output_format, _wish(body), body.chat_template_kwargs)
+        variables = {**thinking.variables, **(body.chat_template_kwargs or {})}
+        options = ChatOptions(variables=variables, tools=use.for_template)
+        prompt = await chat_prompt(engine, _turns(body, items), options)
+        fields = StructuredFields(response_format=body.response_format())
+        wanted = constraint(fields, output_format, use, prompt.text or "")
+        if wanted is not None:
+            params = constrained(params, wanted)
+        names = {"prompt": "input", "max_tokens": "max_output_tokens"}
+        budget = budget_of(thinking, output_format, prompt, params)
+        job = checked_job(engine, prompt, params, names, budget)
+        self._number += 1
+        generation = Generation(
+            engine,
+            self.response_id if self._number == 1 else f"{self.response_id}-{self._number}",
+            [job],
+            context.metrics.meter(PATH),
+            usage=self.usage,
+            admission=permit_of(self._request),
+            cache=cache_use(
+                key_of(self._request), body.cache_salt, by_key=context.settings.isolate_cache_by_key
+            ),
+            grammar_field=None if wanted is None else _FIELD_NAMES.get(wanted.field, wanted.field),
+        )
+        return generation, choice_reader(output_format, use, prompt, self.usage)
 
 
 def _check_supported(body: ResponsesRequest) -> None:
@@ -249,7 +321,7 @@ def _head(response_id: str, model: str, body: ResponsesRequest, params: Sampling
         "temperature": params.temperature,
         "text": {"format": _shown_format(body)},
         "tool_choice": _shown_choice(body),
-        "tools": [tool.model_dump() for tool in body.tools or []],
+        "tools": [_shown_tool(tool) for tool in body.tools or []],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",
@@ -259,6 +331,12 @@ def _head(response_id: str, model: str, body: ResponsesRequest, params: Sampling
 def _shown_format(body: ResponsesRequest) -> object:
     given = body.text.format if body.text is not None else None
     return {"type": "text"} if given is None else given.model_dump(exclude_none=True, by_alias=True)
+
+
+def _shown_tool(tool: FunctionTool) -> Event:
+    if tool.type != "mcp":
+        return tool.model_dump()
+    return tool.model_dump(exclude_none=True, exclude={"authorization"})  # a secret is not told again
 
 
 def _shown_choice(body: ResponsesRequest) -> object:
@@ -272,7 +350,7 @@ def _shown_choice(body: ResponsesRequest) -> object:
 
 async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
     """The events of a stream. An error after the first is the event that ends it."""
-    events = stream_events(work.view, work.generation)
+    events = work.run.events()
     if work.deadline is not None:
         events = until_deadline(events, work.deadline, context.metrics)
     try:
@@ -286,7 +364,7 @@ async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
         return
     finally:
         await events.aclose()
-    _keep(context, work, work.view.whole(work.generation.usage))
+    _keep(context, work, work.view.whole(work.run.usage))
 
 
 def _start_in_background(context: Context, work: _Work) -> Event:
@@ -302,9 +380,9 @@ async def _run_in_background(context: Context, work: _Work, stored: StoredRespon
     context.lifecycle.enter()
     stored.response = work.view.response(None)
     try:
-        ended = await whole_answer(work.view, work.generation)
+        ended = await work.run.whole()
     except asyncio.CancelledError:
-        ended = work.view.response(work.generation.usage, "cancelled")
+        ended = work.view.response(work.run.usage, "cancelled")
     except Exception as error:  # noqa: BLE001 -- kept for the client, and logged
         log_fault(error)
         ended = work.view.failed(to_api_error(error))

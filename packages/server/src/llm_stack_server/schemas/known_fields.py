@@ -168,7 +168,6 @@ _RESPONSES_REFUSED_UNLESS: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "conversation": (),
     "prompt": (),
-    "max_tool_calls": (),
     "context_management": ([],),
 }
 

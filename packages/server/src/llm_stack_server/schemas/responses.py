@@ -120,6 +120,7 @@ class ResponsesRequest(RequestBody):
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     truncation: Literal["disabled", "auto"] | None = None
@@ -148,9 +149,9 @@ class ResponsesRequest(RequestBody):
             UnsupportedField: a tool that the server would have to run itself.
         """
         for index, tool in enumerate(self.tools or []):
-            if tool.type != "function" or tool.name is None:
+            if tool.type != "mcp" and (tool.type != "function" or tool.name is None):
                 param = f"tools[{index}]"
-                raise UnsupportedField(param, f"{param}: only functions with a name are supported")
+                raise UnsupportedField(param, f"{param}: only functions with a name and mcp are supported")
         return [
             Tool(
                 type="function",
@@ -159,6 +160,7 @@ class ResponsesRequest(RequestBody):
                 ),
             )
             for tool in self.tools or []
+            if tool.type == "function"
         ]
 
     def chat_choice(self) -> ToolChoice | None:

@@ -162,8 +162,13 @@ class ResponsesView:
 
     def _begin(self, kind: str, prefix: str, more: Event) -> Iterable[Event]:
         item = {"id": f"{prefix}_{secrets.token_hex(16)}", "type": kind, "status": "in_progress", **more}
+        index = self._hold(kind, item)
+        yield self._event("response.output_item.added", output_index=index, item=dict(item))
+
+    def _hold(self, kind: str, item: Event) -> int:
+        """Open an item without telling of it; its place."""
         self._open = _Open(kind, len(self._output), item)
-        yield self._event("response.output_item.added", output_index=self._open.index, item=dict(item))
+        return self._open.index
 
     def _close(self, *, is_whole: bool = True) -> Iterable[Event]:
         """End the open item, if there is one."""
