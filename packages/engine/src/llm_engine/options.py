@@ -107,6 +107,9 @@ class EngineOptions:
         None,
         "Most of a step's tokens for long prompts while others want some, above 0 to 1; by default all.",
     )
+    long_prompt_tokens: int = _option(
+        2048, "For long_prefill_share: a prompt with more tokens left to compute is long."
+    )
     eviction_policy: str = _option(
         "lru",
         "KV blocks to evict first: lru, lfu, priority+ttl, cost, an entry-point name or module:Class.",
@@ -238,6 +241,7 @@ class EngineOptions:
             "tensor_parallel_size": (1, 1024),
             "kv_cache_bytes": (1, 2**63 - 1),
             "max_num_seqs": (1, 65_536),
+            "long_prompt_tokens": (1, 2**31 - 1),
             "max_num_batched_tokens": (1, 1_048_576),
             "seed": (-(2**63), 2**63 - 1),
             "max_waiting_requests": (1, 2**31 - 1),

@@ -258,6 +258,7 @@ def _scheduler_config(options: EngineOptions, model: ModelInfo, budget: int) -> 
         max_num_batched_tokens=budget,
         policy=options.policy,
         long_prefill_share=options.long_prefill_share,
+        long_prompt_tokens=options.long_prompt_tokens,
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "ServerSettings": {
         "address and log": ("host", "port", "grpc_port", "log_level", "access_log", "drain_timeout_s"),
+        "when the engine dies": ("max_core_deaths",),
         "who may ask": (
             "api_key",
             "api_key_file",
@@ -78,6 +79,7 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "max_waiting_tokens",
             "policy",
             "long_prefill_share",
+            "long_prompt_tokens",
             "scheduler",
             "record_plans",
         ),
