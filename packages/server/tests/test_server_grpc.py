@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ import pytest
 from google.protobuf import any_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from llm_engine import start_engine
+from llm_engine.core.core_state import CoreState
 from llm_engine.errors import EngineDead
 from llm_stack_server import grpc_api
 from llm_stack_server.app import create_app
@@ -22,6 +25,7 @@ from llm_stack_server.errors import StartupError
 from llm_stack_server.grpc_api.messages import SERVICE, given_fields, message_class
 from llm_stack_server.grpc_api.server import GrpcServer
 from llm_stack_server.settings import ServerSettings
+from server_pooling_models import MAX_TOKENS, SIZE, options, write_embedder
 from server_replay_engine import ReplayEngine
 
 GENERATE = message_class("GenerateRequest")
@@ -426,12 +430,12 @@ async def test_health_tells_the_state(client, engine):
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     watch = client.health.Watch(request())
     assert (await watch.read()).status == 1
-    engine.healthy = False
+    engine.state = CoreState(phase="dead")
     async with asyncio.timeout(1):
         assert (await watch.read()).status == 2
     fault = await fault_of(client.generate(prompt="a"))
     assert (fault["code"], fault["reason"]) == (grpc.StatusCode.UNAVAILABLE, "engine_dead")
-    engine.healthy = True
+    engine.state = CoreState(phase="running")
     assert (await watch.read()).status == 1
     watch.cancel()
 
@@ -492,3 +496,75 @@ async def test_a_taken_port(engine):
 def test_a_wrong_port():
     with pytest.raises(StartupError, match="grpc_port"):
         ServerSettings(grpc_port=70000)
+
+
+# Vectors and TLS
+
+
+async def test_vectors(tmp_path):
+    write_embedder(tmp_path)
+    engine = await start_engine(options(tmp_path))
+    try:
+        async with serving(engine) as client:
+            [wanted] = await engine.embed(["a dog eats"])
+            answer = await client.call("Embed", "EmbedResponse", input=["a dog eats", "cat"])
+            assert list(answer.embeddings[0].values) == pytest.approx(wanted.embedding.tolist())
+            assert len(answer.embeddings) == 2
+            assert answer.prompt_tokens > wanted.num_prompt_tokens
+            info = await client.call("ModelInfo", "ModelInfoResponse")
+            assert (list(info.tasks), info.embedding_size) == (["embed"], SIZE)
+            fault = await fault_of(client.call("Embed", "EmbedResponse", input=["a"], dimensions=SIZE + 1))
+            assert fault["field"] == "dimensions"
+            fault = await fault_of(client.call("Embed", "EmbedResponse"))
+            assert fault["field"] == "input"
+            fault = await fault_of(
+                client.call("Embed", "EmbedResponse", input=["a", "cat " * (MAX_TOKENS + 1)])
+            )
+            assert fault["field"] == "input[1]"
+            fault = await fault_of(client.generate(prompt="a"))
+            assert fault["field"] == "model"
+    finally:
+        await engine.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+async def test_tls_and_a_newer_certificate(engine, tmp_path):
+    pairs = [_certificate(tmp_path, name) for name in ("first", "second")]
+    live = tmp_path / "live.pem", tmp_path / "live.key"
+    for source, target in zip(pairs[0], live, strict=True):
+        shutil.copy(source, target)
+    settings = ServerSettings(grpc_port=0, tls_cert=str(live[0]), tls_key=str(live[1]))
+    server = GrpcServer(create_app(settings, engine).state.context)
+    await server.start()
+    try:
+        assert await _answers(server.address, pairs[0][0])
+        assert not await _answers(server.address, pairs[1][0])
+        for source, target in zip(pairs[1], live, strict=True):
+            shutil.copy(source, target)
+        server.reload()
+        assert await _answers(server.address, pairs[1][0])
+        assert not await _answers(server.address, pairs[0][0])
+    finally:
+        await server.stop(0)
+
+
+async def _answers(address, authority):
+    """Whether a client that trusts this authority alone gets through."""
+    # Clients share connections of equal channels unless told not to.
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    credentials = grpc.ssl_channel_credentials(authority.read_bytes())
+    async with grpc.aio.secure_channel(address, credentials, options=own) as channel:
+        try:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return error.code() is not grpc.StatusCode.UNAVAILABLE
+        return True
+
+
+def _certificate(folder, name):
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", *kind, *names, "-keyout", key, "-out", cert]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key

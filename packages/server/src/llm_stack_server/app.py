@@ -20,6 +20,7 @@ from llm_stack_server.metrics import HttpMetricsMiddleware
 from llm_stack_server.pooling_calls import check_generates
 from llm_stack_server.request_id import RequestIdMiddleware
 from llm_stack_server.routes import (
+    audio,
     chat,
     classify,
     completions,
@@ -70,7 +71,7 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     app.state.context = context
     for module in (chat, completions, messages, responses):
         app.include_router(module.router, dependencies=[Depends(check_generates)])
-    for module in (embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
+    for module in (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
         app.include_router(module.router)
     if settings.mcp:
         app.router.routes.append(Route(MCP_PATH, _mcp_endpoint(app, context)))
