@@ -172,7 +172,7 @@ def _pattern(rng: random.Random) -> Schema:
     parts = []
     for _ in range(rng.randint(1, 5)):
         low = rng.randint(0, 3)
-        parts.append(rng.choice(atoms) + rng.choice(["", "?", f"{{{low},{low + 2}}}", "{2}"]))
+        parts.append(rng.choice(atoms) + rng.choice(["", "{0,1}", f"{{{low},{low + 2}}}", "{2}"]))
     return {"type": "string", "pattern": f"^{''.join(parts)}$"}
 
 
@@ -195,12 +195,13 @@ def _format(name: str) -> Callable[[random.Random], Schema]:
 
 
 def _bounds(rng: random.Random, low: str, high: str) -> Schema:
-    kind = rng.choice(["integer", "number"])
-    if kind == "integer":
+    if rng.random() < 0.7:
         begin, width = rng.randint(-2000, 2000), rng.choice([2, 3, 10, 99, 1234])
-        return {"type": kind, low: begin, high: begin + width}
+        return {"type": "integer", low: begin, high: begin + width}
+    # In an array: a model goes on and on with the digits of a number that nothing follows.
     start = round(rng.uniform(-20, 20), rng.randint(1, 3))
-    return {"type": kind, low: start, high: round(start + rng.choice([0.5, 1.25, 10.0]), 3)}
+    number = {"type": "number", low: start, high: round(start + rng.choice([0.5, 1.25, 10.0]), 3)}
+    return {"type": "array", "items": number, "minItems": 1, "maxItems": 2}
 
 
 def _multiple_of(rng: random.Random) -> Schema:

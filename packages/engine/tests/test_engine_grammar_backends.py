@@ -71,6 +71,8 @@ def obj(**more):
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, "null", "1"),
         ({"type": "string", "format": "date"}, '"2024-02-29"', '"2023-02-29"'),
         ({"type": "string", "format": "date-time"}, '"1999-12-31T23:59:59Z"', '"1999-12-31T23:59:60Z"'),
+        ({"type": "string", "format": "time"}, '"10:21:01.5Z"', '"10:21:0114747365Z"'),
+        ({"type": "string", "pattern": "^a(-[0-9]{1,3}){0,1}$"}, '"a-45"', '"a45"'),
         ({"type": "string", "format": "ipv4"}, '"10.0.255.1"', '"10.00.0.1"'),
         ({"type": "string", "format": "uuid"}, '"123e4567-e89b-12d3-a456-426614174000"', '"123e4567"'),
         (
@@ -187,6 +189,7 @@ def test_depth_is_bounded(compiler):
     ("value", "part"),
     [
         ({"minimum": 3}, "minimum without a type"),
+        ({"type": "string", "pattern": "^a(-[0-9]{1,3})?$"}, "pattern"),
         ({"type": "string", "pattern": "^a", "maxLength": 3}, "maxLength"),
         ({"type": "object", "required": ["a"]}, "required"),
         ({"type": "object", "properties": {"a\n": {}}}, "properties"),

@@ -97,6 +97,11 @@ def _keywords_of_type(part: dict[str, object], path: str) -> set[str]:
         raise InvalidGrammar(
             f"xgrammar does not enforce minLength or maxLength beside {other} (in {path or '#'})"
         )
+    if ")?" in str(part.get("pattern")):
+        # It lets "(-[0-9]+)?" begin without the "-".
+        raise InvalidGrammar(
+            f"pattern: xgrammar does not enforce (...)?, write (...){{0,1}} (in {path or '#'})"
+        )
     if "pattern" in part and "format" in part:
         raise InvalidGrammar(f"xgrammar does not enforce format beside pattern (in {path or '#'})")
     if "format" in part and part["format"] not in _FORMATS:
