@@ -20,6 +20,7 @@ from llm_engine import (
     EngineDead,
     EngineOptions,
     InvalidRequest,
+    RestartPolicy,
     SamplingParams,
     StartupError,
     UnsupportedTask,
@@ -175,6 +176,27 @@ async def test_the_death_of_the_core_reaches_everyone(folder):
         assert not engine.is_healthy()
         with pytest.raises(EngineDead):
             await engine.embed(["cat"])
+    finally:
+        await engine.shutdown()
+
+
+async def test_passes_run_again_in_the_core_that_comes_after(folder):
+    engine = await AsyncPoolingLLM.start(EngineOptions(model=str(folder), **OPTIONS), restart=RestartPolicy())
+    try:
+        texts = ["the cat eats food now " * 6, "a dog sat"] * 2_000
+        expected = await engine.embed(texts[:2])
+        task = asyncio.ensure_future(engine.embed(texts))
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        pid = engine.core_pid
+        os.kill(pid, signal.SIGKILL)
+        outputs = await asyncio.wait_for(task, timeout=60)
+        assert engine.state.generation == 2
+        assert engine.core_pid != pid
+        assert len(outputs) == len(texts)
+        for output, other in zip(outputs[-2:], expected, strict=True):
+            np.testing.assert_allclose(output.embedding, other.embedding, atol=1e-5)
+        assert (await engine.stats()).running == 0
     finally:
         await engine.shutdown()
 
