@@ -186,6 +186,14 @@ async def test_a_flood_is_answered_not_absorbed(make_client, engine):
     assert engine.live == 0
 
 
+async def test_without_limits_a_flood_waits_and_all_of_it_is_answered(make_client, engine):
+    client = make_client(max_concurrent_requests=10, max_queued_requests=0)
+    flood = [Raw(client.app, "/v1/completions", COMPLETION) for _ in range(2_000)]
+    await asyncio.wait_for(asyncio.gather(*(one.task for one in flood)), 60)
+    assert {one.status for one in flood} == {200}
+    assert engine.live == 0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_the_queue_frees_the_place(make_client, engine, stream):
     client = make_client(max_concurrent_requests=1, tokens_per_minute=100)
