@@ -20,7 +20,7 @@ _NOTHING_RAN_PAUSE_S = 0.001
 
 
 class InProcessClient:
-    """The same core as `ProcessClient`'s, stepped by its caller.
+    """The same core as one in a process of its own, stepped by its caller.
 
     Args:
         options: What to run.
