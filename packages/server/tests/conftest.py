@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import httpx
 import pytest
 from llm_engine.cache_pins import CachePin
+from llm_engine.core.core_state import CoreState
 from llm_engine.outputs import RequestDelta, TokenLogprobs
 from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
@@ -68,7 +69,7 @@ class EngineDouble:
         self.vocab_size = VOCAB
         self.model_name = "double"
         self.script = "Grüße, welcome to the end."
-        self.healthy = True
+        self.state = CoreState(phase="running", generation=1)
         self.error: Exception | None = None
         self.error_after: int | None = None
         self.gate: asyncio.Event | None = None
@@ -165,10 +166,10 @@ class EngineDouble:
         )
 
     def is_healthy(self) -> bool:
-        return self.healthy
+        return self.state.phase == "running"
 
     async def shutdown(self) -> None:
-        self.healthy = False
+        self.state = CoreState(phase="dead", generation=1)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from llm_engine.cache_pins import CachePin
+from llm_engine.core.core_state import CoreState
 from llm_engine.core.messages import CoreInfo, Row, StepOutputs
 from llm_engine.live_requests import Choice
 from llm_engine.mailbox import Mailbox
@@ -155,6 +156,11 @@ class ReplayEngine:
     async def stats(self) -> EngineStats:
         """Nothing but what runs."""
         return EngineStats(running=self.live)
+
+    @property
+    def state(self) -> CoreState:
+        """Always running."""
+        return CoreState(phase="running", generation=1)
 
     def is_healthy(self) -> bool:
         """Always."""

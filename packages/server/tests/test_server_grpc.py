@@ -7,16 +7,12 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
-from google.protobuf import any_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from llm_engine import start_engine
 from llm_engine.core.core_state import CoreState
 from llm_engine.errors import EngineDead
 from llm_stack_server import grpc_api
@@ -25,90 +21,17 @@ from llm_stack_server.errors import StartupError
 from llm_stack_server.grpc_api.messages import SERVICE, given_fields, message_class
 from llm_stack_server.grpc_api.server import GrpcServer
 from llm_stack_server.settings import ServerSettings
-from server_pooling_models import MAX_TOKENS, SIZE, options, write_embedder
+from server_grpc_client import fault_of, serving
 from server_replay_engine import ReplayEngine
 
 GENERATE = message_class("GenerateRequest")
 TURNS = [{"role": "user", "content": "hi"}]
 
 
-class Client:
-    """Calls methods by name, as any client of the .proto does."""
-
-    def __init__(self, channel, app, address):
-        self.channel, self.app, self.address = channel, app, address
-
-    def _unary(self, method, answer):
-        return self.channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=message_class(answer).FromString,
-        )
-
-    def call(self, method, answer, metadata=(), timeout=10, **fields):
-        request = message_class("GenerateRequest" if method == "Generate" else f"{method}Request")(**fields)
-        return self._unary(method, answer)(request, metadata=metadata, timeout=timeout)
-
-    def generate(self, **fields):
-        return self.call("Generate", "GenerateResponse", **fields)
-
-    def stream(self, metadata=(), timeout=10, **fields):
-        method = self.channel.unary_stream(
-            f"/{SERVICE}/GenerateStream",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=message_class("GenerateEvent").FromString,
-        )
-        return method(GENERATE(**fields), metadata=metadata, timeout=timeout)
-
-    @property
-    def health(self):
-        return health_pb2_grpc.HealthStub(self.channel)
-
-    async def metrics(self):
-        transport = httpx.ASGITransport(app=self.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            return (await http.get("/metrics")).text
-
-
-@asynccontextmanager
-async def serving(engine, **settings):
-    app = create_app(ServerSettings(grpc_port=0, **settings), engine)
-    server = GrpcServer(app.state.context)
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(server.address) as channel:
-            yield Client(channel, app, server.address)
-    finally:
-        await server.stop(0)
-
-
 @pytest.fixture
 async def client(engine):
     async with serving(engine) as client:
         yield client
-
-
-async def fault_of(call):
-    """Status, field at fault, reason and seconds to wait, as clients of the details read them."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = caught.value
-    raw = dict(error.trailing_metadata()).get("grpc-status-details-bin")
-    status = message_class("Status", "google.rpc").FromString(raw)
-    assert status.code == error.code().value[0]
-    assert status.message == error.details()
-    found = {"code": error.code(), "message": error.details(), "field": None, "retry_s": None}
-    for packed in status.details:
-        name = packed.type_url.rpartition(".")[2]
-        detail = message_class(name, "google.rpc")()
-        assert any_pb2.Any(type_url=packed.type_url, value=packed.value).Unpack(detail)
-        if name == "BadRequest":
-            found["field"] = detail.field_violations[0].field
-        elif name == "RetryInfo":
-            found["retry_s"] = detail.retry_delay.seconds
-        else:
-            found["reason"] = detail.reason
-    return found
 
 
 # Messages
@@ -498,33 +421,7 @@ def test_a_wrong_port():
         ServerSettings(grpc_port=70000)
 
 
-# Vectors and TLS
-
-
-async def test_vectors(tmp_path):
-    write_embedder(tmp_path)
-    engine = await start_engine(options(tmp_path))
-    try:
-        async with serving(engine) as client:
-            [wanted] = await engine.embed(["a dog eats"])
-            answer = await client.call("Embed", "EmbedResponse", input=["a dog eats", "cat"])
-            assert list(answer.embeddings[0].values) == pytest.approx(wanted.embedding.tolist())
-            assert len(answer.embeddings) == 2
-            assert answer.prompt_tokens > wanted.num_prompt_tokens
-            info = await client.call("ModelInfo", "ModelInfoResponse")
-            assert (list(info.tasks), info.embedding_size) == (["embed"], SIZE)
-            fault = await fault_of(client.call("Embed", "EmbedResponse", input=["a"], dimensions=SIZE + 1))
-            assert fault["field"] == "dimensions"
-            fault = await fault_of(client.call("Embed", "EmbedResponse"))
-            assert fault["field"] == "input"
-            fault = await fault_of(
-                client.call("Embed", "EmbedResponse", input=["a", "cat " * (MAX_TOKENS + 1)])
-            )
-            assert fault["field"] == "input[1]"
-            fault = await fault_of(client.generate(prompt="a"))
-            assert fault["field"] == "model"
-    finally:
-        await engine.shutdown()
+# TLS
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")

@@ -6,6 +6,8 @@ import asyncio
 import json
 
 import pytest
+from llm_engine.core.core_state import CoreState
+from llm_engine.errors import EngineRestarting
 from llm_stack_server.app import create_app
 from llm_stack_server.errors import StartupError
 from llm_stack_server.settings import ServerSettings
@@ -104,10 +106,45 @@ async def test_phases(make_client, engine):
     lifecycle.attach(engine)
     assert (await client.get("/health")).status_code == 200
     assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
-    engine.healthy = False
+    engine.state = CoreState(phase="dead", generation=1, deaths=1)
     assert (await client.get("/health")).json()["error"]["code"] == "engine_dead"
     assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 503
     assert "llm_stack_engine_up 0.0" in (await client.get("/metrics")).text
+
+
+async def test_requests_wait_while_the_core_is_restarted(client, engine):
+    before = values((await client.get("/metrics")).text)
+    engine.state = CoreState(
+        phase="restarting", generation=1, deaths=1, attempt=1, reason="the core was ended"
+    )
+    response = await client.get("/health/ready")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    error = response.json()["error"]
+    assert error["code"] == "engine_restarting"
+    assert "attempt 1: the core was ended" in error["message"]
+    assert (await client.get("/health/live")).status_code == 200
+    engine.gate = asyncio.Event()
+    waiting = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT))
+    await until(lambda: engine.live > 0)
+    text = (await client.get("/metrics")).text
+    assert 'llm_stack_engine_phase{phase="restarting"} 1.0' in text
+    assert values(text)["llm_stack_engine_up{}"] == 0
+    finished = 'llm_stack_engine_requests_finished_total{"reason": "stop"}'
+    assert values(text)[finished] == before[finished] == 4
+    engine.state = CoreState(phase="running", generation=2, deaths=1)
+    engine.gate.set()
+    assert (await waiting).status_code == 200
+    after = values((await client.get("/metrics")).text)
+    assert after[finished] == 8  # what the first core counted, and the second
+    assert after["llm_stack_core_deaths_total{}"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_queue_while_the_core_is_restarted(client, engine, stream):
+    engine.error = EngineRestarting(2.5)
+    response = await client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "3")
+    assert response.json()["error"]["code"] == "engine_restarting"
 
 
 async def test_drain_lets_running_requests_finish(client, engine):

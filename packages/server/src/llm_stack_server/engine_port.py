@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from llm_engine.cache_pins import CachePin
+from llm_engine.core.core_state import CoreState
 from llm_engine.outputs import RequestDelta
 from llm_engine.sampling_params import SamplingParams
 from llm_engine.stats import EngineStats
@@ -100,8 +101,13 @@ class Engine(Protocol):
         """A fresh snapshot of the core."""
         ...
 
+    @property
+    def state(self) -> CoreState:
+        """Where the core is in its life."""
+        ...
+
     def is_healthy(self) -> bool:
-        """False once the core has ended."""
+        """Whether the core runs now."""
         ...
 
     async def shutdown(self) -> None:

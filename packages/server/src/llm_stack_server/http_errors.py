@@ -9,7 +9,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from llm_engine.errors import ContextLengthExceeded, EngineBusy, EngineDead, InvalidRequest, RequestFailed
+from llm_engine.errors import (
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineDead,
+    EngineRestarting,
+    InvalidRequest,
+    RequestFailed,
+)
 from llm_tokenizer import InvalidArgument, TemplateError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -41,6 +48,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return InvalidField(error.field, str(error), code="context_length_exceeded")
         case InvalidRequest():
             return InvalidField(error.field, str(error))
+        case EngineRestarting():
+            return Unavailable(str(error), code=error.code, retry_after_s=math.ceil(error.retry_after_s))
         case EngineBusy():
             return ApiError(
                 429,

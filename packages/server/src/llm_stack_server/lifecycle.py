@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import Enum
 
 from llm_stack_server.asgi import App, Receive, Scope, Send
@@ -59,13 +60,13 @@ class Lifecycle:
         return True
 
     def require_engine(self) -> Engine:
-        """The healthy engine.
+        """The engine, which takes requests while it runs and while it is being restarted: these wait.
 
         Raises:
-            Unavailable: 503: it is still starting, or it has died.
+            Unavailable: 503: it is still starting, or it is gone.
         """
         fault = self.fault()
-        if fault is not None:
+        if fault is not None and fault.code != "engine_restarting":
             raise fault
         assert self._engine is not None
         return self._engine
@@ -76,8 +77,16 @@ class Lifecycle:
             return Unavailable("the server is shutting down", code="draining", retry_after_s=_RETRY_AFTER_S)
         if self._engine is None:
             return Unavailable("the model is still loading", code="starting", retry_after_s=_RETRY_AFTER_S)
-        if not self._engine.is_healthy():
+        state = self._engine.state
+        if state.phase == "dead":
             return Unavailable("the engine is not running", code="engine_dead", retry_after_s=_RETRY_AFTER_S)
+        if state.phase != "running":
+            since_s = max(0.0, time.time() - state.since_s)
+            return Unavailable(
+                f"the engine is being restarted for {since_s:.1f} s, attempt {state.attempt}: {state.reason}",
+                code="engine_restarting",
+                retry_after_s=_RETRY_AFTER_S,
+            )
         if self.stalled:
             return Unavailable(
                 "the engine does not answer", code="engine_stalled", retry_after_s=_RETRY_AFTER_S

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from llm_engine import EngineOptions
-from llm_engine.errors import EngineDead, EngineError
+from llm_engine.errors import EngineDead, EngineError, EngineRestarting
 
 from llm_stack_server.app import create_app
 from llm_stack_server.context import Context
@@ -171,7 +171,7 @@ class Serving:
             _say(f"ready: {names} on {self._url}, context of {engine.max_model_len} tokens")
             died = await _either(self._watch(engine), self._stop.wait())
             if died:
-                return await self._report_death()
+                return await self._report_death(engine)
             await self._drain()
             return 0
         finally:
@@ -181,8 +181,10 @@ class Serving:
     async def _start_engine(self) -> Engine | None:
         """The engine; None where it failed (told to the user) or a signal came first."""
         from llm_engine import start_engine  # heavy: only once the port is ours
+        from llm_engine.core.core_state import RestartPolicy
 
-        starting = asyncio.ensure_future(start_engine(self._options))
+        restart = RestartPolicy(max_deaths=self._settings.max_core_deaths)
+        starting = asyncio.ensure_future(start_engine(self._options, restart))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -197,29 +199,39 @@ class Serving:
             return None
 
     async def _watch(self, engine: Engine) -> None:
-        """Return when the engine has died; meanwhile prove that its loop turns."""
+        """Return when the engine is gone for good; meanwhile prove that its loop turns, tell of restarts."""
         heartbeat = asyncio.ensure_future(self._heartbeat(engine))
+        before = engine.state
         try:
             while True:
                 await asyncio.sleep(_HEALTH_INTERVAL_S)
-                if not engine.is_healthy():
+                now = engine.state
+                if now.phase == "dead":
                     return
+                if now.deaths > before.deaths:
+                    waiting = self._context.lifecycle.in_flight
+                    _say(f"error: {now.reason}; starting it again, {waiting} requests wait")
+                if now.phase == "running" and now.generation > before.generation:
+                    _say("the engine runs again; its requests go on")
+                before = now
         finally:
             heartbeat.cancel()
 
     async def _heartbeat(self, engine: Engine) -> None:
         """A snapshot goes through the core's step loop, so it shows that the loop turns."""
+        lifecycle = self._context.lifecycle
         with contextlib.suppress(EngineDead):  # `_watch` sees it too
             while True:
                 stats = asyncio.ensure_future(engine.stats())
                 done, _ = await asyncio.wait({stats}, timeout=_STALL_S)
-                self._context.lifecycle.stalled = not done
-                await stats
-                self._context.lifecycle.stalled = False
+                lifecycle.stalled = not done
+                with contextlib.suppress(EngineRestarting):
+                    self._context.metrics.engine.note(engine.state, await stats)
+                lifecycle.stalled = False
                 await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
-    async def _report_death(self) -> int:
-        _say("error: the engine has died; answering 503 for a moment, then exiting")
+    async def _report_death(self, engine: Engine) -> int:
+        _say(f"error: {engine.state.reason}; the engine is gone: answering 503 for a moment, then exiting")
         await _either(asyncio.sleep(_DEATH_GRACE_S), self._stop.wait())
         return 1
 

@@ -124,6 +124,11 @@ class ServerSettings:
         DEFAULT_TIMEOUT_S, "Seconds in which a request body must arrive, or it gets 408."
     )
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
+    max_core_deaths: int = _option(
+        8,
+        "Deaths of the engine's process within five minutes at which the server exits; until then it is "
+        "started again and running requests go on. 1: exit at the first.",
+    )
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
     access_log: bool = _option(False, "Log every HTTP request.")
 
@@ -145,6 +150,8 @@ class ServerSettings:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise StartupError(f"{name}: must not be negative, got {getattr(self, name)}")
+        if self.max_core_deaths < 1:
+            raise StartupError(f"max_core_deaths: must be at least 1, got {self.max_core_deaths}")
         for name in _SECONDS:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
