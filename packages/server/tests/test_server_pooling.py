@@ -17,6 +17,7 @@ import pytest_asyncio
 from llm_engine import start_engine
 from llm_stack_server.app import create_app
 from llm_stack_server.settings import ServerSettings
+from server_grpc_client import fault_of, serving
 from server_pooling_models import MAX_TOKENS, SIZE, minilm, options, write_bert, write_embedder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -481,3 +482,23 @@ async def test_the_real_embedder_through_the_official_client():
         assert results[0]["relevance_score"] == pytest.approx(0.755, abs=5e-4)
     finally:
         await engine.shutdown()
+
+
+async def test_vectors_over_grpc(engines):
+    engine = engines["embed"]
+    async with serving(engine) as client:
+        [wanted] = await engine.embed(["a dog eats"])
+        answer = await client.call("Embed", "EmbedResponse", input=["a dog eats", "cat"])
+        assert list(answer.embeddings[0].values) == pytest.approx(wanted.embedding.tolist())
+        assert len(answer.embeddings) == 2
+        assert answer.prompt_tokens > wanted.num_prompt_tokens
+        info = await client.call("ModelInfo", "ModelInfoResponse")
+        assert (list(info.tasks), info.embedding_size) == (["embed"], SIZE)
+        fault = await fault_of(client.call("Embed", "EmbedResponse", input=["a"], dimensions=SIZE + 1))
+        assert fault["field"] == "dimensions"
+        fault = await fault_of(client.call("Embed", "EmbedResponse"))
+        assert fault["field"] == "input"
+        fault = await fault_of(client.call("Embed", "EmbedResponse", input=["a", "cat " * (MAX_TOKENS + 1)]))
+        assert fault["field"] == "input[1]"
+        fault = await fault_of(client.generate(prompt="a"))
+        assert fault["field"] == "model"
