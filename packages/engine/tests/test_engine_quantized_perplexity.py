@@ -1,7 +1,7 @@
 """Fault case C157: a model with 8-bit weights still reads texts, rather than saying "!!!!" to all of them.
 
-SmolLM2 comes in 4 bits here and is small, so its rounding is coarser than the case allows a large model: 9 % were
-seen on these texts. A model that is broken is off by orders of magnitude.
+SmolLM2 comes in 4 bits here and is small, so its rounding is coarser than the case allows a large model:
+9 % were seen on these texts. A model that is broken is off by orders of magnitude.
 """
 
 import math
