@@ -77,7 +77,7 @@ def test_drain_time_is_limited_and_a_dead_core_is_told(start_server):
 
 
 def test_killed_core(start_server):
-    server = start_server("--api-key", "secret-key")
+    server = start_server("--api-key", "secret-key", "--max-core-deaths", "1")
     assert server.http.post("/v1/completions", json={"prompt": "hi"}).status_code == 401
     assert server.http.get("/metrics").status_code == 401
     server.http.headers["authorization"] = "Bearer secret-key"
@@ -92,7 +92,7 @@ def test_killed_core(start_server):
     assert response.json()["error"]["code"] == "engine_dead"
     assert server.process.wait(20) == 1
     log = server.log.read_text()
-    assert "the engine has died" in log
+    assert "the engine is gone" in log
     assert "secret-key" not in log
 
 
