@@ -219,6 +219,18 @@ async def test_fields_that_cannot_be_honoured_and_unknown_ones(engines):
         assert error["param"] == next(iter(field))
     answer = await client.post("/v1/embeddings", json={"input": "cat", "user": "u", "flavour": 1})
     assert answer.headers["x-ignored-fields"] == "flavour"
+    for path in ("/v1/embeddings", "/pooling"):
+        error = await refused(client_of(engines["embed"], strict=True), path, {"input": "cat", "flavour": 1})
+        assert error["param"] == "flavour"
+    for kind, path, body in (
+        ("cross", "/v1/score", {"text_1": "cat", "text_2": "dog"}),
+        ("cross", "/v1/rerank", {"query": "cat", "documents": [{"text": "dog", "title": "free"}]}),
+        ("classes", "/classify", {"input": "cat"}),
+    ):
+        strict = client_of(engines[kind], strict=True)
+        assert (await strict.post(path, json=body)).status_code == 200
+        error = await refused(strict, path, body | {"flavour": 1})
+        assert error["param"] == "flavour"
     assert (await client.post("/v1/embeddings", json={"input": "cat", "model": "no"})).status_code == 404
 
 

@@ -16,8 +16,9 @@ from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField
 from llm_stack_server.generation import Usage
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.pooling_port import PoolingEngine, routes_of
-from llm_stack_server.request_body import ignored_header, read_body, safe_names
+from llm_stack_server.request_body import read_body
 from llm_stack_server.schemas.fields import RequestBody
 from llm_stack_server.schemas.pooling import TRUNCATE, unknown_pooling_fields
 from llm_stack_server.usage_limits import Permit, permit_of
@@ -118,9 +119,8 @@ async def read_call(request: Request, schema: type[Body], route: str) -> Call[Bo
     body = await read_body(request, schema)
     model = context.check_model(getattr(body, "model", None))
     engine = pooling_engine(any_engine, route)
-    ignored = safe_names(unknown_pooling_fields(body.model_extra or {}))
-    context.metrics.ignored_fields.labels(route).inc(len(ignored))
-    return Call(request, context, engine, body, model, ignored_header(ignored), route)
+    headers = take_note(context, route, body, unknown_pooling_fields(body.model_extra or {}))
+    return Call(request, context, engine, body, model, headers, route)
 
 
 async def outputs_of(

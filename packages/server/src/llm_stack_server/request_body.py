@@ -1,25 +1,19 @@
-"""Reads a body into a schema: media type, UTF-8, JSON, types, unknown fields. Knows no single route."""
+"""Reads a body into a schema: media type, UTF-8, JSON, types. Knows no single route."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TypeVar
 
 from fastapi import Request
 from pydantic_core import from_json
 
 from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField
-from llm_stack_server.schemas.chat import unknown_message_fields
 from llm_stack_server.schemas.fields import RequestBody
-from llm_stack_server.schemas.known_fields import unknown_fields
 
 Body = TypeVar("Body", bound=RequestBody)
 
-IGNORED_HEADER = "x-ignored-fields"
-_MAX_NAMED_FIELDS = 32
 _THREAD_BYTES = 128 * 1024
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
 async def read_body(request: Request, schema: type[Body]) -> Body:
@@ -50,24 +44,6 @@ def _parse(raw: bytes, schema: type[Body]) -> Body:
     if not isinstance(value, dict):
         raise InvalidField(None, "the body must be a JSON object", code="invalid_json")
     return schema.model_validate(value)
-
-
-def ignored_fields(body: RequestBody, *, n: int = 1) -> list[str]:
-    """Unknown fields of the body, safe to name in a header; refuses known ones that we cannot honour."""
-    names = unknown_fields(body.model_extra or {}, n=n)
-    messages = getattr(body, "messages", None)
-    names += unknown_message_fields(messages or [])
-    return safe_names(names)
-
-
-def safe_names(names: list[str]) -> list[str]:
-    """The names that may stand in a header; "?" for others."""
-    return [name if _SAFE_NAME.fullmatch(name) else "?" for name in names]
-
-
-def ignored_header(names: list[str]) -> dict[str, str]:
-    """The response header that names the ignored fields; empty where there are none."""
-    return {IGNORED_HEADER: ", ".join(names[:_MAX_NAMED_FIELDS])} if names else {}
 
 
 async def _read(request: Request) -> bytes:

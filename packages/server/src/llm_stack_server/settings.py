@@ -84,6 +84,9 @@ class ServerSettings:
     mcp_server: tuple[str, ...] = _option(
         (), "LABEL=URL of an MCP server whose tools /v1/responses may call; repeat it for several."
     )
+    web_page: bool = _option(
+        True, "Serve a web page at /: a chat and live charts. It needs no key, what it asks does."
+    )
     mcp: bool = _option(False, "Serve the model's tools to MCP hosts at /mcp.")
     output_format: str = _option(
         "auto",
@@ -92,6 +95,9 @@ class ServerSettings:
     )
     any_dimensions: bool = _option(
         False, "Shorten vectors (dimensions) of models too that do not say that they were trained for it."
+    )
+    strict: bool = _option(
+        False, "Refuse requests with fields that no one here knows; else they are named in x-ignored-fields."
     )
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
     max_stored_responses: int = _option(

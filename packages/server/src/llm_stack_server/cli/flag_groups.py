@@ -20,7 +20,15 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "cors_origin",
             "allowed_host",
         ),
-        "answers": ("served_model_name", "mcp", "mcp_server", "output_format", "any_dimensions"),
+        "answers": (
+            "served_model_name",
+            "web_page",
+            "mcp",
+            "mcp_server",
+            "output_format",
+            "any_dimensions",
+            "strict",
+        ),
         "limits of one client": (
             "max_body_bytes",
             "body_timeout_s",

@@ -24,7 +24,9 @@ from llm_stack_server.errors import StartupError
 from llm_stack_server.settings import ServerSettings
 
 # The server's options that change answers; the others are of sockets and clients.
-_SERVER_FLAGS = frozenset({"served_model_name", "output_format", "any_dimensions", "max_body_bytes"})
+_SERVER_FLAGS = frozenset(
+    {"served_model_name", "output_format", "any_dimensions", "max_body_bytes", "strict"}
+)
 _ENVELOPE_BYTES = 65_536  # what a line may hold besides its body
 _TERMINAL_INTERVAL_S = 1.0
 _LOG_INTERVAL_S = 10.0

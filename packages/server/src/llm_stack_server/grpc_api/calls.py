@@ -17,6 +17,7 @@ from prometheus_client import Counter
 from llm_stack_server.context import Context
 from llm_stack_server.errors import ApiError, DeadlineExceeded, SlowReader
 from llm_stack_server.grpc_api.statuses import code_of, trailers_of
+from llm_stack_server.grpc_api.unknown_fields import refuse_unknown_fields
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.keys import ApiKey, KeyRing
 from llm_stack_server.metrics import PREFIX
@@ -84,6 +85,8 @@ class Guard:
             code = "CANCELLED"  # where the client leaves, the task is cancelled
             try:
                 async with self._entered(rpc) as call:
+                    if self._context.settings.strict:
+                        refuse_unknown_fields(request)
                     answer = await work(request, call)
                 code = "OK"
                 return answer
@@ -110,7 +113,7 @@ class Guard:
             context.lifecycle.require_engine()
             key = key_of(context.keys, metadata)
             permit = context.usage.permit(key)
-            permit.begin()
+            await permit.begin()
             limit_s = self._limit_s(rpc)
             try:
                 async with asyncio.timeout(limit_s) as timeout:

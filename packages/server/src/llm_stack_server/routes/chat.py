@@ -15,12 +15,14 @@ from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Generation, Usage
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
 from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
-from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
-from llm_stack_server.schemas.chat import ChatRequest
+from llm_stack_server.request_body import read_body
+from llm_stack_server.schemas.chat import ChatRequest, refuse_replayed
+from llm_stack_server.schemas.known_fields import unknown_fields
 from llm_stack_server.thinking import ThinkingPlan, ThinkingWish, budget_of, thinking_plan
 from llm_stack_server.tool_use import ToolUse, tool_use
 from llm_stack_server.usage_limits import permit_of
@@ -42,8 +44,8 @@ async def chat_completions(request: Request) -> Response:
     check_stream_options(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidField("top_logprobs", "top_logprobs needs logprobs to be true")
-    ignored = ignored_fields(body, n=body.n or 1)
-    context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    refuse_replayed(body.messages)
+    headers = take_note(context, PATH, body, unknown_fields(body.model_extra or {}, n=body.n or 1))
     output_format = context.output_format(engine)
     use = tool_use(
         body.tools or [], body.tool_choice, output_format, single=body.parallel_tool_calls is False
@@ -80,7 +82,7 @@ async def chat_completions(request: Request) -> Response:
         admission=permit_of(request),
         cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),
     )
-    return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
+    return await answer(request, generation, view, stream=bool(body.stream), headers=headers)
 
 
 def _wish(body: ChatRequest) -> ThinkingWish:

@@ -14,11 +14,13 @@ from llm_stack_server.constraint import constrained, constraint
 from llm_stack_server.context import context_of
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.generation import Generation
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import Job, checked_jobs
 from llm_stack_server.params import check_stream_options, completion_params
 from llm_stack_server.prompts import Prompt, completion_prompts
-from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
+from llm_stack_server.request_body import read_body
 from llm_stack_server.schemas.completion import CompletionRequest
+from llm_stack_server.schemas.known_fields import unknown_fields
 from llm_stack_server.tool_use import ToolUse
 from llm_stack_server.usage_limits import permit_of
 from llm_stack_server.views.completion import CompletionView, EchoPrompt
@@ -37,8 +39,7 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, CompletionRequest)
     model = context.check_model(body.model)
     check_stream_options(body)
-    ignored = ignored_fields(body, n=body.n or 1)
-    context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    headers = take_note(context, PATH, body, unknown_fields(body.model_extra or {}, n=body.n or 1))
     add_special_tokens = body.add_special_tokens is not False
     prompts = await completion_prompts(engine, body.prompt, add_special_tokens=add_special_tokens)
     room = engine.max_model_len
@@ -64,7 +65,7 @@ async def completions(request: Request) -> Response:
     )
     envelope = Envelope(answer_id=answer_id, model=model, fingerprint=context.fingerprint())
     view = _view(engine, body, jobs, envelope)
-    return await answer(request, generation, view, stream=bool(body.stream), headers=ignored_header(ignored))
+    return await answer(request, generation, view, stream=bool(body.stream), headers=headers)
 
 
 def _view(engine: Engine, body: CompletionRequest, jobs: list[Job], envelope: Envelope) -> CompletionView:

@@ -20,12 +20,13 @@ from llm_stack_server.context import Context, context_of
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.prompt_caching import cache_plan
 from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
-from llm_stack_server.request_body import ignored_header, read_body, safe_names
+from llm_stack_server.request_body import read_body
 from llm_stack_server.schemas.known_fields import unknown_message_api_fields
 from llm_stack_server.schemas.messages import MessagesPrompt, MessagesRequest
 from llm_stack_server.schemas.tools import NamedFunction, NamedToolChoice, ToolChoice
@@ -53,7 +54,7 @@ async def messages(request: Request) -> Response:
     engine = context.lifecycle.require_engine()
     body = await read_body(request, MessagesRequest)
     model = context.check_model(body.model)
-    ignored = _ignored(context, body, PATH)
+    headers = _note_unknown(context, body, PATH)
     output_format = context.output_format(engine)
     use = _tool_use(body, output_format)
     params = _params(body, engine.default_sampling_params)
@@ -92,7 +93,7 @@ async def messages(request: Request) -> Response:
         generation,
         view,
         stream=bool(body.stream),
-        headers=ignored_header(ignored),
+        headers=headers,
         framing=NAMED_EVENTS,
     )
 
@@ -104,19 +105,17 @@ async def count_tokens(request: Request) -> JSONResponse:
     engine = context.lifecycle.require_engine()
     body = await read_body(request, MessagesPrompt)
     context.check_model(body.model)
-    ignored = _ignored(context, body, COUNT_PATH)
+    headers = _note_unknown(context, body, COUNT_PATH)
     output_format = context.output_format(engine)
     use, thinking = _tool_use(body, output_format), _thinking(engine, body, output_format)
     prompt = await _prompt(engine, body, use, thinking)
     beginning = partial(_beginning, engine, use=use, thinking=thinking)
     await cache_plan(body, prompt.token_ids, beginning)
-    return JSONResponse({"input_tokens": len(prompt.token_ids)}, headers=ignored_header(ignored))
+    return JSONResponse({"input_tokens": len(prompt.token_ids)}, headers=headers)
 
 
-def _ignored(context: Context, body: MessagesPrompt, path: str) -> list[str]:
-    ignored = safe_names(unknown_message_api_fields(body.model_extra or {}))
-    context.metrics.ignored_fields.labels(path).inc(len(ignored))
-    return ignored
+def _note_unknown(context: Context, body: MessagesPrompt, path: str) -> dict[str, str]:
+    return take_note(context, path, body, unknown_message_api_fields(body.model_extra or {}))
 
 
 def _tool_use(body: MessagesPrompt, output_format: Format | None) -> ToolUse:

@@ -25,11 +25,12 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError, InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.http_errors import log_fault, to_api_error
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.mcp_tools.rounds import MOST_CALLS, McpRounds, written_out
 from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
-from llm_stack_server.request_body import ignored_header, read_body, safe_names
+from llm_stack_server.request_body import read_body
 from llm_stack_server.response_runs import OneGeneration, Run
 from llm_stack_server.response_store import StoredResponse
 from llm_stack_server.schemas.chat import ChatMessage
@@ -72,10 +73,8 @@ async def create(request: Request) -> Response:
     context = context_of(request)
     engine = context.lifecycle.require_engine()
     body = await read_body(request, ResponsesRequest)
-    ignored = safe_names(unknown_responses_fields(body.model_extra or {}))
-    context.metrics.ignored_fields.labels(PATH).inc(len(ignored))
+    headers = take_note(context, PATH, body, unknown_responses_fields(body.model_extra or {}))
     work = await _work(context, engine, body, request)
-    headers = ignored_header(ignored)
     if body.background:
         return JSONResponse(_start_in_background(context, work), headers=headers)
     if body.stream:

@@ -11,8 +11,11 @@ from fastapi.responses import JSONResponse
 from llm_stack_server.context import context_of
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import InvalidField
+from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt, completion_prompts
-from llm_stack_server.request_body import ignored_fields, ignored_header, read_body
+from llm_stack_server.request_body import read_body
+from llm_stack_server.schemas.chat import refuse_replayed
+from llm_stack_server.schemas.known_fields import unknown_fields
 from llm_stack_server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from llm_stack_server.views.tokens import TokenTexts
 
@@ -26,8 +29,8 @@ async def tokenize(request: Request) -> JSONResponse:
     engine = context.lifecycle.require_engine()
     body = await read_body(request, TokenizeRequest)
     context.check_model(body.model)
-    ignored = ignored_fields(body)
-    context.metrics.ignored_fields.labels("/tokenize").inc(len(ignored))
+    refuse_replayed(body.messages or [])
+    headers = take_note(context, "/tokenize", body, unknown_fields(body.model_extra or {}))
     token_ids = (await _prompt(engine, body)).token_ids
     answer: dict[str, Any] = {
         "count": len(token_ids),
@@ -37,7 +40,7 @@ async def tokenize(request: Request) -> JSONResponse:
     if body.return_token_strs:
         texts = TokenTexts(engine)
         answer["token_strs"] = [texts.text(token_id) for token_id in token_ids]
-    return JSONResponse(answer, headers=ignored_header(ignored))
+    return JSONResponse(answer, headers=headers)
 
 
 async def _prompt(engine: Engine, body: TokenizeRequest) -> Prompt:
@@ -60,8 +63,7 @@ async def detokenize(request: Request) -> JSONResponse:
     engine = context.lifecycle.require_engine()
     body = await read_body(request, DetokenizeRequest)
     context.check_model(body.model)
-    ignored = ignored_fields(body)
-    context.metrics.ignored_fields.labels("/detokenize").inc(len(ignored))
+    headers = take_note(context, "/detokenize", body, unknown_fields(body.model_extra or {}))
     for index, token_id in enumerate(body.tokens):
         if not 0 <= token_id < engine.vocab_size:
             param = f"tokens[{index}]"
@@ -70,4 +72,4 @@ async def detokenize(request: Request) -> JSONResponse:
             )
     skip = bool(body.skip_special_tokens)
     text = await asyncio.to_thread(engine.tokenizer.decode, body.tokens, skip_special_tokens=skip)
-    return JSONResponse({"prompt": text}, headers=ignored_header(ignored))
+    return JSONResponse({"prompt": text}, headers=headers)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from llm_stack_server.errors import UnsupportedField
 from llm_stack_server.schemas.fields import MAX_THINKING_TOKENS, Effort, Int64, RequestBody
@@ -41,6 +41,11 @@ def _arguments_text(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
+# Clients replay what they were answered; these keys carry nothing that a template shows.
+_REPLAYED = frozenset({"refusal", "annotations", "audio", "function_call"})
+_PART_FIELDS = frozenset({"type", "text"})
+
+
 class ToolFunction(RequestBody):
     """The function of a past tool call; ``arguments`` is JSON text, as OpenAI has it, or an object."""
 
@@ -51,6 +56,8 @@ class ToolFunction(RequestBody):
 class ToolCall(RequestBody):
     """A tool call of an earlier assistant turn."""
 
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"index"})
+
     id: str | None = None
     type: Literal["function"] = "function"
     function: ToolFunction
@@ -59,6 +66,8 @@ class ToolCall(RequestBody):
 class ChatMessage(RequestBody):
     """One turn. Text parts are joined with a newline."""
 
+    neutral_fields: ClassVar[frozenset[str]] = _REPLAYED
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_content_text)] = None
     name: str | None = None
@@ -66,6 +75,27 @@ class ChatMessage(RequestBody):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same under another name
+    _part_fields: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_part_fields(cls, value: object, handler: ModelWrapValidatorHandler[ChatMessage]) -> ChatMessage:
+        """Parts become text, so their unknown fields are noted before."""
+        message = handler(value)
+        content = value.get("content") if isinstance(value, dict) else None
+        if isinstance(content, list):
+            message._part_fields = [
+                f"content[{index}].{name}"
+                for index, part in enumerate(content)
+                for name, given in part.items()
+                if name not in _PART_FIELDS and given is not None
+            ]
+        return message
+
+    def unknown(self) -> list[str]:
+        """Its own unknown fields and those of its parts; an empty list says nothing."""
+        extra = self.model_extra or {}
+        return [name for name in super().unknown() if extra[name] != []] + self._part_fields
 
     @model_validator(mode="after")
     def _has_content(self) -> ChatMessage:
@@ -125,22 +155,13 @@ class ChatRequest(SamplingFields, TemplateFields):
         return self
 
 
-# Clients replay what they were answered; these keys carry nothing that a template shows.
-_REPLAYED = frozenset({"refusal", "annotations", "audio", "function_call"})
-
-
-def unknown_message_fields(messages: list[ChatMessage]) -> list[str]:
-    """Unknown keys of the messages, as ``messages.key``, each once.
+def refuse_replayed(messages: list[ChatMessage]) -> None:
+    """Refuse what a client replays and a template would lose.
 
     Raises:
-        UnsupportedField: a replayed key holds something that would be lost.
+        UnsupportedField: a replayed key of a message holds something.
     """
-    unknown: set[str] = set()
     for index, message in enumerate(messages):
         for name, value in (message.model_extra or {}).items():
-            if value in (None, []):
-                continue
-            if name in _REPLAYED:
+            if name in _REPLAYED and value not in (None, []):
                 raise UnsupportedField(f"messages[{index}].{name}")
-            unknown.add(f"messages.{name}")
-    return sorted(unknown)

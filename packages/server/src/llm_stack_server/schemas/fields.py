@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -17,6 +17,18 @@ class RequestBody(BaseModel):
     """A JSON object from a client. Fields it does not declare are kept in ``model_extra``."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+    # Undeclared fields of an object within a body that change no answer, so that they never count as unknown.
+    neutral_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def unknown(self) -> list[str]:
+        """Its undeclared fields that are not null, but for neutral ones."""
+        extra = self.model_extra
+        if not extra:
+            return []
+        return [
+            name for name, value in extra.items() if value is not None and name not in self.neutral_fields
+        ]
 
 
 def _stop_strings(value: object) -> tuple[str, ...]:

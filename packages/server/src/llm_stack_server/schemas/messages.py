@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -33,6 +33,9 @@ class CacheControl(RequestBody):
 
 class Block(RequestBody):
     """One block of content. Which fields it needs follows from its type."""
+
+    # Clients replay what they were answered.
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"citations", "signature", "data", "caller"})
 
     type: str
     text: str | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.schemas.chat import ChatMessage, ToolCall, ToolFunction
 from llm_stack_server.schemas.fields import CacheSalt, Effort, Finite, Int64, RequestBody
+from llm_stack_server.schemas.mcp import McpTool
 from llm_stack_server.schemas.sampling import StreamOptions
 from llm_stack_server.schemas.structured import JsonSchemaFormat, ResponseFormat
 from llm_stack_server.schemas.tools import (
@@ -31,6 +32,9 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "r
 class Part(RequestBody):
     """A part of a message, of a tool's output or of a reasoning item."""
 
+    # Clients replay what they were answered.
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"annotations", "logprobs"})
+
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -38,6 +42,22 @@ class Part(RequestBody):
 
 class Item(RequestBody):
     """One input item. Which fields it needs follows from its type."""
+
+    # Replayed, or of the items of MCP.
+    neutral_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "id",
+            "status",
+            "phase",
+            "encrypted_content",
+            "server_label",
+            "tools",
+            "error",
+            "approve",
+            "approval_request_id",
+            "reason",
+        }
+    )
 
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -69,7 +89,9 @@ Items = Annotated[list[Item], BeforeValidator(_items), Field(min_length=1)]
 
 
 class FunctionTool(RequestBody):
-    """A function, spelled flat."""
+    """A function, spelled flat, or a server of tools, whose other fields `McpTool` reads."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset(McpTool.model_fields)
 
     type: str
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.\-]{1,128}$")] | None = None

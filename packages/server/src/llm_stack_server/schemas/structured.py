@@ -41,6 +41,10 @@ class ResponseFormat(RequestBody):
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
 
+    def unknown(self) -> list[str]:
+        """Its unknown fields; a structural tag goes to the back end whole."""
+        return [] if self.type == "structural_tag" else super().unknown()
+
 
 class StructuredOutputs(RequestBody):
     """``structured_outputs``: exactly one of its fields."""
