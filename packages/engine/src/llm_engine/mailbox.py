@@ -63,4 +63,5 @@ def join_deltas(first: RequestDelta, second: RequestDelta) -> RequestDelta:
         num_cached_tokens=max(first.num_cached_tokens, second.num_cached_tokens),
         prompt_logprobs=first.prompt_logprobs or second.prompt_logprobs,
         pinned_tokens=first.pinned_tokens or second.pinned_tokens,
+        queue_s=max(first.queue_s, second.queue_s),
     )

@@ -130,8 +130,8 @@ class OutputProcessor:
         if not choice.has_begun:
             choice.has_begun = True
             choice.num_cached_tokens = row.num_cached_tokens
-        elif row.pinned_tokens:  # pinned again in a new core: that was told
-            row = msgspec.structs.replace(row, pinned_tokens=[])
+        elif row.pinned_tokens or row.queue_s:  # again in a new core: that was told
+            row = msgspec.structs.replace(row, pinned_tokens=[], queue_s=0.0)
         choice.log.extend(row.tokens)
         if live.held:
             followup.add.extend(held.message for held in live.held)
@@ -176,6 +176,7 @@ class OutputProcessor:
             num_output_tokens=choice.num_output_tokens,
             prompt_logprobs=row.prompt_logprobs,
             pinned_tokens=tuple(row.pinned_tokens),
+            queue_s=row.queue_s,
         )
 
     def _fail(self, live: LiveRequest, error: EngineError, followup: Followup) -> None:

@@ -47,6 +47,7 @@ class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         prompt_logprobs: If asked for, on the first delta of index 0: an entry a token, None for the first.
         pinned_tokens: On the first delta of index 0: for each of the request's pins, how many tokens are kept
             in the prefix cache.
+        queue_s: On the first delta of a choice: seconds that it waited in the core for its first step.
     """
 
     request_id: str
@@ -61,6 +62,7 @@ class RequestDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_output_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     pinned_tokens: tuple[int, ...] = ()
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ class EngineStats:
         kv_blocks_free: Blocks that hold nothing.
         kv_blocks_cached: Blocks that hold reusable contents and belong to no request.
         kv_blocks_used: Blocks that belong to requests.
+        kv_blocks_pinned: Blocks that pins keep in the cache; a block of two pins counts twice.
+        kv_evictions: Blocks whose reusable contents were given up for other contents (total).
         prefix_query_tokens: Prompt tokens looked up in the prefix cache (total).
         prefix_hit_tokens: Prompt tokens found there (total).
         preemptions: Requests put back to the queue for want of blocks (total).
@@ -43,6 +45,8 @@ class EngineStats:
     kv_blocks_free: int = 0
     kv_blocks_cached: int = 0
     kv_blocks_used: int = 0
+    kv_blocks_pinned: int = 0
+    kv_evictions: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0

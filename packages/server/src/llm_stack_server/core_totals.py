@@ -10,6 +10,7 @@ from llm_engine.stats import EngineStats
 _COUNTERS = (
     "prefix_query_tokens",
     "prefix_hit_tokens",
+    "kv_evictions",
     "preemptions",
     "requests_added",
     "requests_refused",

@@ -40,6 +40,8 @@ class Counters:
             kv_blocks_free=blocks.free,
             kv_blocks_cached=blocks.cached,
             kv_blocks_used=blocks.used,
+            kv_blocks_pinned=blocks.pinned,
+            kv_evictions=blocks.evictions,
             prefix_query_tokens=queue.prefix_queries,
             prefix_hit_tokens=queue.prefix_hits,
             preemptions=queue.preemptions,

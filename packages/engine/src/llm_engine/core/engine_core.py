@@ -6,7 +6,7 @@ on; the overlapped one plans step N + 1 and hands it over while the device runs 
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from llm_engine.core.counters import Counters
 from llm_engine.core.grammar_waits import WAITS_FOR, GrammarWaits
 from llm_engine.core.messages import Abort, AddRequest, CoreInfo, Refusal, Row, StepOutputs
 from llm_engine.core.prefix_pins import PrefixPins
+from llm_engine.core.queue_times import QueueTimes
 from llm_engine.errors import EngineDead
 from llm_engine.grammar.spec import GrammarSpec
 from llm_engine.stats import EngineStats
@@ -67,6 +68,7 @@ class EngineCore:
         self._pin_wishes: dict[str, AddRequest] = {}
         self._executor = executor
         self._counters = Counters()
+        self._queue_times = QueueTimes()
         self._grammars = GrammarWaits(executor)
         # Beyond the protocol: a scheduler without it makes the loop wait for grammars.
         self._ready: Callable[[str, str], bool] | None = getattr(scheduler, "ready", None)
@@ -86,7 +88,7 @@ class EngineCore:
             else:
                 self._scheduler.abort(message.request_ids)
                 self._grammars.end(message.request_ids)
-                self._forget_wishes(message.request_ids)
+                self._forget(message.request_ids)
 
     def watch_plans(self, on_plan: Callable[[StepPlan], None]) -> None:
         """Have each plan told before it is handed over."""
@@ -113,7 +115,10 @@ class EngineCore:
         outputs = self._step_overlapped() if self.info.overlap else self._step_plain()
         refusals, self._refusals = self._refusals, []
         pinned = self._keep_prefixes(outputs)
-        rows = [_to_row(output, pinned.get(output.request_id, [])) for output in outputs]
+        rows = [
+            _to_row(output, pinned.get(output.request_id, []), self._queue_times.take(output.request_id))
+            for output in outputs
+        ]
         step = StepOutputs(rows=rows, refusals=refusals)
         clock.lap("result")
         clock.end(work_left=self._in_flight is not None or self._scheduler.has_work())
@@ -199,6 +204,8 @@ class EngineCore:
         plan = self._scheduler.schedule()
         while plan is None and self._pins_are_in_the_way():
             plan = self._scheduler.schedule()
+        if plan is not None and plan.admitted:
+            self._queue_times.admitted(plan.admitted, time.monotonic())
         self._counters.clock.lap("plan")
         return plan
 
@@ -266,7 +273,8 @@ class EngineCore:
             return False
         return not self._grammars.is_waiting and self._pins.lift_one()
 
-    def _forget_wishes(self, request_ids: Iterable[str]) -> None:
+    def _forget(self, request_ids: Collection[str]) -> None:
+        self._queue_times.forget(request_ids)
         if self._pin_wishes:
             for request_id in request_ids:
                 self._pin_wishes.pop(request_id, None)
@@ -282,7 +290,7 @@ class EngineCore:
                 continue
             self._scheduler.abort([request_id])
             self._grammars.end([request_id])
-            self._forget_wishes([request_id])
+            self._forget([request_id])
             self._refusals.append(Refusal(request_id=request_id, message=fault, field="grammar"))
 
     # Intake
@@ -322,6 +330,7 @@ class EngineCore:
         else:
             self._counters.requests_added += 1
             self._counters.prompt_tokens += len(request.token_ids)
+            self._queue_times.arrived(request.request_id, request.arrival_s)
             if message.cache_pins and self._pins is not None:
                 self._pin_wishes[request.request_id] = message
             if grammar is not None and self._ready is not None:
@@ -337,7 +346,7 @@ class EngineCore:
         )
 
 
-def _to_row(output: RowOutput, pinned_tokens: list[int]) -> Row:
+def _to_row(output: RowOutput, pinned_tokens: list[int], queue_s: float) -> Row:
     return Row(
         request_id=output.request_id,
         tokens=output.tokens,
@@ -349,6 +358,7 @@ def _to_row(output: RowOutput, pinned_tokens: list[int]) -> Row:
         prompt_logprobs=output.prompt_logprobs,  # type: ignore[arg-type]
         error=output.error,
         pinned_tokens=pinned_tokens,
+        queue_s=queue_s,
     )
 
 

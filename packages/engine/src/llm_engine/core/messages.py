@@ -155,7 +155,11 @@ class CoreFailed(msgspec.Struct, tag="failed", frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """What one request gained in a step; `pinned_tokens` come with its first tokens, one for each pin."""
+    """What one request gained in a step.
+
+    With its first tokens come `pinned_tokens`, one for each pin, and `queue_s`, the seconds that it waited
+    for its first step.
+    """
 
     request_id: str
     tokens: list[int]
@@ -166,6 +170,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     error: str | None = None
     pinned_tokens: list[int] = []
+    queue_s: float = 0.0
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
