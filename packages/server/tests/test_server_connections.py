@@ -127,7 +127,7 @@ async def test_a_client_that_stops_reading_is_cut_off(serve, engine):
         assert await cut_off(client) == 1
         sent = pouring.pieces * len(PIECE)
         assert sent < 12_000_000, "the sockets' own buffers and ours, no more"
-        assert client.app.state.context.usage.queue.num_running == 0
+        assert client.app.state.context.usage.ledger.num_running == 0
         connection.settimeout(5)
         assert await asyncio.to_thread(read_to_the_end, connection) < sent
 

@@ -254,7 +254,7 @@ async def test_overload_tells_when_to_try_again(engine):
     engine.gate = asyncio.Event()
     async with serving(engine, max_concurrent_requests=1, max_queued_requests=1) as client:
         calls = [asyncio.ensure_future(_done(client.generate(prompt="a"))) for _ in range(2)]
-        while len(engine.seen) < 1 or client.app.state.context.usage.queue.num_waiting < 1:
+        while len(engine.seen) < 1 or client.app.state.context.usage.ledger.num_waiting < 1:
             await asyncio.sleep(0.01)
         fault = await fault_of(client.generate(prompt="a"))
         assert fault["code"] is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -310,7 +310,7 @@ async def test_leaving_frees_the_work(client, engine, is_stream, by_deadline):
     assert engine.aborted == 1
     lifecycle = client.app.state.context.lifecycle
     assert await lifecycle.wait_idle(5)
-    assert client.app.state.context.usage.queue.num_running == 0
+    assert client.app.state.context.usage.ledger.num_running == 0
 
 
 async def test_the_servers_own_limit_of_time(engine):

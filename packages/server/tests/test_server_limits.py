@@ -89,7 +89,7 @@ async def test_tokens_per_minute(make_client, engine):
 async def test_every_route_waits_for_a_place(make_client, engine, path, body):
     client = make_client(max_concurrent_requests=1, max_queued_requests=1)
     engine.gate = asyncio.Event()
-    queue = client.app.state.context.usage.queue
+    queue = client.app.state.context.usage.ledger
     first = asyncio.create_task(client.post(path, json=body))
     await until(lambda: engine.live == 1)
     second = asyncio.create_task(client.post(path, json=body))
@@ -108,7 +108,7 @@ async def test_every_route_waits_for_a_place(make_client, engine, path, body):
 async def test_fair_share_over_http(make_client, engine):
     client = make_client(api_key=("A", "B"), max_concurrent_requests=1, max_requests_per_key=3)
     engine.gate = asyncio.Event()
-    queue = client.app.state.context.usage.queue
+    queue = client.app.state.context.usage.ledger
     many = []
     for index in range(3):
         body = COMPLETION | {"prompt": f"a{index}"}
@@ -197,7 +197,7 @@ async def test_without_limits_a_flood_waits_and_all_of_it_is_answered(make_clien
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_the_queue_frees_the_place(make_client, engine, stream):
     client = make_client(max_concurrent_requests=1, tokens_per_minute=100)
-    queue = client.app.state.context.usage.queue
+    queue = client.app.state.context.usage.ledger
     engine.gate = asyncio.Event()
     body = COMPLETION | {"stream": stream}
     runs = Raw(client.app, "/v1/completions", body)
@@ -265,7 +265,7 @@ async def test_deadline_inside_a_stream(client, engine, path, body):
     assert "[DONE]" not in response.text
     assert response.text.count("data:") >= 10
     assert engine.live == 0
-    assert client.app.state.context.usage.queue.num_running == 0
+    assert client.app.state.context.usage.ledger.num_running == 0
 
 
 async def test_deadline_in_the_queue(make_client, engine):
@@ -275,7 +275,7 @@ async def test_deadline_in_the_queue(make_client, engine):
     await until(lambda: engine.live == 1)
     response = await client.post("/v1/completions", json=COMPLETION, headers={"x-timeout-s": "0.05"})
     assert response.status_code == 504
-    assert client.app.state.context.usage.queue.num_waiting == 0
+    assert client.app.state.context.usage.ledger.num_waiting == 0
     engine.gate.set()
     assert (await runs).status_code == 200
 

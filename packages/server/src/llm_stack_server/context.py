@@ -20,7 +20,8 @@ from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
 from llm_stack_server.response_store import ResponseStore
 from llm_stack_server.settings import ServerSettings
-from llm_stack_server.usage_limits import Rates, UsageLimits
+from llm_stack_server.usage_ledger import Ledger, LocalLedger, Rates
+from llm_stack_server.usage_limits import UsageLimits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Context:
     settings: ServerSettings
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
+    ledger: Ledger | None = None
     keys: KeyRing = field(init=False)
     usage: UsageLimits = field(init=False)
     responses: ResponseStore = field(init=False)
@@ -39,18 +41,8 @@ class Context:
 
     def __post_init__(self) -> None:
         self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
-        settings = self.settings
-        self.usage = UsageLimits(
-            QueueLimits(
-                running=settings.max_concurrent_requests,
-                waiting=settings.max_queued_requests,
-                waiting_tokens=settings.max_queued_tokens,
-                per_key=settings.max_requests_per_key,
-            ),
-            Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
-            self.metrics,
-        )
-        self.mcp_servers = AllowedServers(allowed_servers(settings.mcp_server))
+        self.usage = UsageLimits(self.ledger or ledger_of(self.settings), self.metrics)
+        self.mcp_servers = AllowedServers(allowed_servers(self.settings.mcp_server))
         self.responses = ResponseStore(
             self.settings.max_stored_responses, self.settings.max_stored_response_bytes
         )
@@ -93,6 +85,19 @@ class Context:
         """Changes whenever model or version do."""
         names = "|".join((*self.model_names(), self.package_version))
         return "fp_" + hashlib.blake2s(names.encode(), digest_size=6).hexdigest()
+
+
+def ledger_of(settings: ServerSettings) -> LocalLedger:
+    """A ledger with the limits of the options."""
+    return LocalLedger(
+        QueueLimits(
+            running=settings.max_concurrent_requests,
+            waiting=settings.max_queued_requests,
+            waiting_tokens=settings.max_queued_tokens,
+            per_key=settings.max_requests_per_key,
+        ),
+        Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
+    )
 
 
 def context_of(request: Request) -> Context:
