@@ -240,14 +240,14 @@ async def test_nothing_is_kept_without_store(sdk, client, engine):
     made = await sdk.responses.create(model="double", input="hi", store=False)
     with pytest.raises(openai.NotFoundError):
         await sdk.responses.retrieve(made.id)
-    assert len(client.app.state.context.responses) == 0
+    assert len(client.app.state.context.responses.store) == 0
 
 
 async def test_the_store_is_bounded(make_client, engine):
     client = make_client(max_stored_responses=3)
     sdk = sdk_of(client)
     made = [(await sdk.responses.create(model="double", input="hi")).id for _ in range(5)]
-    store = client.app.state.context.responses
+    store = client.app.state.context.responses.store
     assert len(store) == 3
     for response_id in made[:2]:
         with pytest.raises(openai.NotFoundError):
@@ -257,7 +257,7 @@ async def test_the_store_is_bounded(make_client, engine):
     assert store.num_bytes == 0
     small = make_client(max_stored_response_bytes=100)
     await sdk_of(small).responses.create(model="double", input="hi")
-    assert len(small.app.state.context.responses) == 0
+    assert len(small.app.state.context.responses.store) == 0
 
 
 async def test_a_key_sees_its_own_responses_only(make_client, engine):

@@ -18,7 +18,7 @@ from llm_stack_server.mcp_tools.remote import AllowedServers, allowed_servers
 from llm_stack_server.metrics import Metrics
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
-from llm_stack_server.response_store import ResponseStore
+from llm_stack_server.response_store import BackgroundRuns, LocalShelf, ResponseShelf, ResponseStore
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.usage_ledger import Ledger, LocalLedger, Rates
 from llm_stack_server.usage_limits import UsageLimits
@@ -32,9 +32,10 @@ class Context:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
     ledger: Ledger | None = None
+    background: BackgroundRuns = field(default_factory=BackgroundRuns)
     keys: KeyRing = field(init=False)
     usage: UsageLimits = field(init=False)
-    responses: ResponseStore = field(init=False)
+    responses: ResponseShelf = field(init=False)
     mcp_servers: AllowedServers = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
     started: int = field(default_factory=lambda: int(time.time()))
@@ -43,9 +44,7 @@ class Context:
         self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
         self.usage = UsageLimits(self.ledger or ledger_of(self.settings), self.metrics)
         self.mcp_servers = AllowedServers(allowed_servers(self.settings.mcp_server))
-        self.responses = ResponseStore(
-            self.settings.max_stored_responses, self.settings.max_stored_response_bytes
-        )
+        self.responses = LocalShelf(response_store_of(self.settings), self.background)
 
     def model_names(self) -> tuple[str, ...]:
         """The names under which the model is served; the first one is used in answers that name none."""
@@ -98,6 +97,11 @@ def ledger_of(settings: ServerSettings) -> LocalLedger:
         ),
         Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
     )
+
+
+def response_store_of(settings: ServerSettings) -> ResponseStore:
+    """A store with the limits of the options."""
+    return ResponseStore(settings.max_stored_responses, settings.max_stored_response_bytes)
 
 
 def context_of(request: Request) -> Context:

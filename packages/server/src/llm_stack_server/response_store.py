@@ -1,14 +1,36 @@
-"""Keeps responses in memory for clients to read, continue and cancel. Bounded in number and size."""
+"""Keeps responses in memory for clients to read, continue and cancel. Bounded in number and size.
+
+The store itself holds bytes and understands none of them, so that it can stand in a process that parses
+nothing; a shelf is how routes reach it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import OrderedDict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from llm_stack_server.schemas.responses import Item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptResponse:
+    """One response as it is kept.
+
+    Attributes:
+        owner: Whose it is: the digest of an API key, "" without keys.
+        data: What `StoredResponse.encode` gives.
+        is_running: Whether it is still worked at, in the background.
+        is_lost: Whether the process that worked at it has died.
+    """
+
+    owner: str
+    data: bytes
+    is_running: bool = False
+    is_lost: bool = False
 
 
 @dataclass(slots=True)
@@ -19,57 +41,140 @@ class StoredResponse:
         owner: Whose it is: the digest of an API key, "" without keys.
         response: The response object as the client gets it.
         items: All items of the conversation before it, its own input included.
-        task: The work in the background, or None.
+        is_running: Whether it is still worked at, in the background.
     """
 
     owner: str
     response: dict[str, Any]
     items: list[Item]
-    task: asyncio.Task[None] | None = None
-    num_bytes: int = field(default=0)
+    is_running: bool = False
+
+    @property
+    def response_id(self) -> str:
+        """Its id."""
+        found: str = self.response["id"]
+        return found
+
+    def kept(self) -> KeptResponse:
+        """As it is kept."""
+        items = [item.model_dump(exclude_none=True) for item in self.items]
+        data = json.dumps((self.response, items), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return KeptResponse(owner=self.owner, data=data, is_running=self.is_running)
+
+    @classmethod
+    def read(cls, kept: KeptResponse) -> StoredResponse:
+        """As it was. One whose process died has failed."""
+        response, items = json.loads(kept.data.decode("utf-8", "surrogatepass"))
+        if kept.is_lost:
+            error = {"code": "server_error", "message": "the process that worked at this response died"}
+            response |= {"status": "failed", "error": error}
+        return cls(kept.owner, response, [Item.model_validate(item) for item in items], kept.is_running)
 
 
 class ResponseStore:
-    """The newest responses; the ones used longest ago go first. Belongs to one event loop."""
+    """The newest responses; the ones used longest ago go first, but none that is worked at."""
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._kept: OrderedDict[str, KeptResponse] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._kept)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of JSON that are kept."""
+        """Bytes that are kept."""
         return self._num_bytes
 
-    def put(self, stored: StoredResponse) -> None:
+    def put(self, response_id: str, kept: KeptResponse) -> None:
         """Keep a response, or its newer state."""
-        response_id = stored.response["id"]
         self.remove(response_id)
-        items = [item.model_dump(exclude_none=True) for item in stored.items]
-        stored.num_bytes = len(json.dumps((stored.response, items), ensure_ascii=False).encode())
-        self._stored[response_id] = stored
-        self._num_bytes += stored.num_bytes
-        while len(self._stored) > self._max_responses or self._num_bytes > self._max_bytes:
-            oldest = next((key for key, kept in self._stored.items() if kept.task is None), None)
+        self._kept[response_id] = kept
+        self._num_bytes += len(kept.data)
+        while len(self._kept) > self._max_responses or self._num_bytes > self._max_bytes:
+            oldest = next((key for key, one in self._kept.items() if not one.is_running), None)
             if oldest is None:
                 break
             self.remove(oldest)
 
-    def get(self, response_id: str, owner: str) -> StoredResponse | None:
+    def get(self, response_id: str, owner: str) -> KeptResponse | None:
         """The response, if it is kept and belongs to ``owner``."""
-        stored = self._stored.get(response_id)
-        if stored is None or stored.owner != owner:
+        kept = self._kept.get(response_id)
+        if kept is None or kept.owner != owner:
             return None
-        self._stored.move_to_end(response_id)
-        return stored
+        self._kept.move_to_end(response_id)
+        return kept
 
     def remove(self, response_id: str) -> None:
         """Forget a response."""
-        stored = self._stored.pop(response_id, None)
-        if stored is not None:
-            self._num_bytes -= stored.num_bytes
+        kept = self._kept.pop(response_id, None)
+        if kept is not None:
+            self._num_bytes -= len(kept.data)
+
+
+@dataclass(slots=True)
+class BackgroundRuns:
+    """The responses that this process works at in the background, by id."""
+
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def start(self, response_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin."""
+        task = asyncio.ensure_future(work)
+        self._tasks[response_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(response_id, None))
+
+    async def cancel(self, response_id: str) -> None:
+        """End one, and wait until its end is kept; one that has ended is left as it is."""
+        task = self._tasks.get(response_id)
+        if task is not None:
+            await asyncio.sleep(0)  # one that never ran could not keep its end
+            task.cancel()
+            await asyncio.wait({task})
+
+
+class ResponseShelf(Protocol):
+    """How routes reach the store. Errors are `ApiError`."""
+
+    async def put(self, stored: StoredResponse) -> None:
+        """Keep a response, or its newer state."""
+        ...
+
+    async def get(self, response_id: str, owner: str) -> StoredResponse | None:
+        """The response, if it is kept and belongs to ``owner``."""
+        ...
+
+    async def remove(self, response_id: str) -> None:
+        """Forget a response."""
+        ...
+
+    async def cancel(self, response_id: str) -> None:
+        """End its work in the background, wherever that runs, and wait until its end is kept."""
+        ...
+
+
+class LocalShelf:
+    """A store in this process."""
+
+    def __init__(self, store: ResponseStore, runs: BackgroundRuns) -> None:
+        self.store = store
+        self._runs = runs
+
+    async def put(self, stored: StoredResponse) -> None:
+        """Keep a response, or its newer state."""
+        self.store.put(stored.response_id, stored.kept())
+
+    async def get(self, response_id: str, owner: str) -> StoredResponse | None:
+        """The response, if it is kept and belongs to ``owner``."""
+        kept = self.store.get(response_id, owner)
+        return None if kept is None else StoredResponse.read(kept)
+
+    async def remove(self, response_id: str) -> None:
+        """Forget a response."""
+        self.store.remove(response_id)
+
+    async def cancel(self, response_id: str) -> None:
+        """End its work in the background."""
+        await self._runs.cancel(response_id)

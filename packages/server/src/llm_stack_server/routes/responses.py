@@ -76,25 +76,25 @@ async def create(request: Request) -> Response:
     headers = take_note(context, PATH, body, unknown_responses_fields(body.model_extra or {}))
     work = await _work(context, engine, body, request)
     if body.background:
-        return JSONResponse(_start_in_background(context, work), headers=headers)
+        return JSONResponse(await _start_in_background(context, work), headers=headers)
     if body.stream:
         await until_disconnect(request.receive, work.run.start())
         return event_stream(context, frames(_events(context, work), EVENTS_WITHOUT_END), headers)
     answer = await until_disconnect(request.receive, work.run.whole())
-    _keep(context, work, answer)
+    await _keep(context, work, answer)
     return JSONResponse(answer, headers=headers)
 
 
 @router.get(PATH + "/{response_id}")
 async def read(request: Request, response_id: str) -> JSONResponse:
     """A kept response as it stands."""
-    return JSONResponse(_stored(request, response_id).response)
+    return JSONResponse((await _stored(request, response_id)).response)
 
 
 @router.get(PATH + "/{response_id}/input_items")
 async def input_items(request: Request, response_id: str) -> JSONResponse:
     """The items that a kept response answered."""
-    stored = _stored(request, response_id)
+    stored = await _stored(request, response_id)
     data = [item.model_dump(exclude_none=True) for item in stored.items]
     return JSONResponse({"object": "list", "data": data, "has_more": False})
 
@@ -102,28 +102,27 @@ async def input_items(request: Request, response_id: str) -> JSONResponse:
 @router.post(PATH + "/{response_id}/cancel")
 async def cancel(request: Request, response_id: str) -> JSONResponse:
     """End a response that runs in the background; of one that has ended nothing changes."""
-    stored = _stored(request, response_id)
+    stored = await _stored(request, response_id)
     if stored.response.get("background") is not True:
         raise ApiError(400, "only responses in the background can be cancelled", code="not_cancellable")
-    if stored.task is not None:
-        stored.task.cancel()
-        await asyncio.wait({stored.task})
-    return JSONResponse(_stored(request, response_id).response)
+    if stored.is_running:
+        await context_of(request).responses.cancel(response_id)
+    return JSONResponse((await _stored(request, response_id)).response)
 
 
 @router.delete(PATH + "/{response_id}")
 async def delete(request: Request, response_id: str) -> JSONResponse:
     """Forget a response; one that runs is ended."""
-    stored = _stored(request, response_id)
-    if stored.task is not None:
-        stored.task.cancel()
-        await asyncio.wait({stored.task})
-    context_of(request).responses.remove(response_id)
+    stored = await _stored(request, response_id)
+    responses = context_of(request).responses
+    if stored.is_running:
+        await responses.cancel(response_id)
+    await responses.remove(response_id)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-def _stored(request: Request, response_id: str) -> StoredResponse:
-    stored = context_of(request).responses.get(response_id, key_of(request))
+async def _stored(request: Request, response_id: str) -> StoredResponse:
+    stored = await context_of(request).responses.get(response_id, key_of(request))
     if stored is None:
         raise ApiError(404, f"there is no response {response_id[:100]!r}", code="not_found")
     return stored
@@ -140,7 +139,7 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
         raise InvalidField("background", "background: a response in the background must be stored")
     rounds = _Rounds(context, engine, body, request)
     model = context.check_model(body.model)
-    items = [*_earlier(context, body, owner), *body.input]
+    items = [*await _earlier(context, body, owner), *body.input]
     servers = {
         tool.server_label: tool
         for index, entry in enumerate(body.tools or [])
@@ -264,12 +263,12 @@ def _check_supported(body: ResponsesRequest) -> None:
         )
 
 
-def _earlier(context: Context, body: ResponsesRequest, owner: str) -> Sequence[Item]:
+async def _earlier(context: Context, body: ResponsesRequest, owner: str) -> Sequence[Item]:
     """The conversation that ``previous_response_id`` continues, with its answer."""
     if body.previous_response_id is None:
         return ()
-    stored = context.responses.get(body.previous_response_id, owner)
-    if stored is None or stored.task is not None:
+    stored = await context.responses.get(body.previous_response_id, owner)
+    if stored is None or stored.is_running:
         raise ApiError(
             400 if stored is not None else 404,
             f"previous_response_id: there is no finished response {body.previous_response_id[:100]!r}",
@@ -358,38 +357,40 @@ async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
     except Exception as error:  # noqa: BLE001 -- told to the client and logged; the status is already sent
         log_fault(error)
         failure = work.view.failure(to_api_error(error))
-        _keep(context, work, failure["response"])
+        await _keep(context, work, failure["response"])
         yield failure
         return
     finally:
         await events.aclose()
-    _keep(context, work, work.view.whole(work.run.usage))
+    await _keep(context, work, work.view.whole(work.run.usage))
 
 
-def _start_in_background(context: Context, work: _Work) -> Event:
+async def _start_in_background(context: Context, work: _Work) -> Event:
     """Keep the response as queued, and begin."""
-    stored = StoredResponse(work.owner, work.view.response(None, "queued"), work.items)
-    stored.task = asyncio.ensure_future(_run_in_background(context, work, stored))
-    context.responses.put(stored)
-    return stored.response
+    queued = StoredResponse(work.owner, work.view.response(None, "queued"), work.items, is_running=True)
+    await context.responses.put(queued)
+    context.background.start(queued.response_id, _run_in_background(context, work))
+    return queued.response
 
 
-async def _run_in_background(context: Context, work: _Work, stored: StoredResponse) -> None:
+async def _run_in_background(context: Context, work: _Work) -> None:
     """Run to the end, whatever it is; the drain of the server waits for it."""
     context.lifecycle.enter()
-    stored.response = work.view.response(None)
+    begun = StoredResponse(work.owner, work.view.response(None), work.items, is_running=True)
     try:
+        await context.responses.put(begun)
         ended = await work.run.whole()
     except asyncio.CancelledError:
         ended = work.view.response(work.run.usage, "cancelled")
     except Exception as error:  # noqa: BLE001 -- kept for the client, and logged
         log_fault(error)
         ended = work.view.failed(to_api_error(error))
+    try:
+        await _keep(context, work, ended)
     finally:
         context.lifecycle.leave()
-    _keep(context, work, ended)
 
 
-def _keep(context: Context, work: _Work, response: Event) -> None:
+async def _keep(context: Context, work: _Work, response: Event) -> None:
     if work.stores:
-        context.responses.put(StoredResponse(work.owner, response, work.items))
+        await context.responses.put(StoredResponse(work.owner, response, work.items))
