@@ -17,6 +17,7 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.metrics import HttpMetricsMiddleware
+from llm_stack_server.page_files import page_files, page_router
 from llm_stack_server.pooling_calls import check_generates
 from llm_stack_server.request_id import RequestIdMiddleware
 from llm_stack_server.routes import (
@@ -73,6 +74,8 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
         app.include_router(module.router, dependencies=[Depends(check_generates)])
     for module in (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
         app.include_router(module.router)
+    page = page_files() if settings.web_page else {}
+    app.include_router(page_router(page))
     if settings.mcp:
         app.router.routes.append(Route(MCP_PATH, _mcp_endpoint(app, context)))
     http_errors.install(app)
@@ -83,7 +86,7 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
     app.add_middleware(UsageMiddleware, limits=context.usage)
     app.add_middleware(DeadlineMiddleware, metrics=context.metrics, max_s=settings.max_request_s)
     app.add_middleware(AdmissionMiddleware, lifecycle=context.lifecycle)
-    app.add_middleware(ApiKeyMiddleware, keys=context.keys)
+    app.add_middleware(ApiKeyMiddleware, keys=context.keys, open_paths=frozenset(page))
     app.add_middleware(
         BrowserGuard, keys=context.keys, origins=settings.cors_origin, hosts=settings.allowed_host
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from starlette.requests import Request
 
 from llm_stack_server.asgi import App, Receive, Scope, Send
@@ -19,13 +21,15 @@ class ApiKeyMiddleware:
     Without keys, all is open.
     """
 
-    def __init__(self, app: App, keys: KeyRing) -> None:
+    def __init__(self, app: App, keys: KeyRing, open_paths: Collection[str] = ()) -> None:
+        """Guard ``app``; the probes and ``open_paths`` need no key."""
         self._app = app
         self._keys = keys
+        self._open_paths = OPEN_PATHS.union(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or not len(self._keys):
+        if scope["type"] != "http" or scope["path"] in self._open_paths or not len(self._keys):
             await self._app(scope, receive, send)
             return
         key = self._keys.find((_bearer_token(scope), _header(scope, b"x-api-key")))
@@ -40,7 +44,7 @@ class ApiKeyMiddleware:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-        await error_response(error, scope["path"])(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
 
 def api_key_of(scope: Scope) -> ApiKey | None:
