@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -12,6 +13,7 @@ from llm_stack_server.context import Context, context_of
 from llm_stack_server.deadline import deadline_of, until_deadline
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.generation import Generation
+from llm_stack_server.observing.record import note_error
 from llm_stack_server.stream_sender import StreamBounds
 from llm_stack_server.streaming import DATA_EVENTS, EventStream, Framing, frames
 from llm_stack_server.views.view import View, stream_events, whole_answer
@@ -44,7 +46,7 @@ async def answer(
     deadline = deadline_of(request)
     if deadline is not None:
         events = until_deadline(events, deadline, context.metrics)
-    return event_stream(context, frames(events, framing), headers)
+    return event_stream(context, frames(events, framing, partial(note_error, request.scope)), headers)
 
 
 def event_stream(

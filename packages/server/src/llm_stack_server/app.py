@@ -16,10 +16,9 @@ from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
-from llm_stack_server.metrics import HttpMetricsMiddleware
+from llm_stack_server.observing.middleware import ObservingMiddleware
 from llm_stack_server.page_files import page_files, page_router
 from llm_stack_server.pooling_calls import check_generates
-from llm_stack_server.request_id import RequestIdMiddleware
 from llm_stack_server.routes import (
     audio,
     chat,
@@ -99,9 +98,8 @@ def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAP
             allow_headers=(ANY_ORIGIN,),
             expose_headers=_EXPOSED_HEADERS,
         )
-    app.add_middleware(HttpMetricsMiddleware, metrics=context.metrics)
     app.add_middleware(SecurityHeadersMiddleware)
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ObservingMiddleware, journal=context.journal, answers=context.metrics.http_requests)
     return app
 
 

@@ -43,7 +43,7 @@ class BrowserGuard:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
     def _fault(self, scope: Scope) -> ApiError | None:
         host = _header(scope, b"host")

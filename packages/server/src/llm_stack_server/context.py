@@ -16,6 +16,7 @@ from llm_stack_server.keys import KeyRing
 from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.mcp_tools.remote import AllowedServers, allowed_servers
 from llm_stack_server.metrics import Metrics
+from llm_stack_server.observing.journal import RequestJournal
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
 from llm_stack_server.response_store import BackgroundRuns, LocalShelf, ResponseShelf, ResponseStore
@@ -31,6 +32,7 @@ class Context:
     settings: ServerSettings
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
+    journal: RequestJournal = field(init=False)
     ledger: Ledger | None = None
     background: BackgroundRuns = field(default_factory=BackgroundRuns)
     keys: KeyRing = field(init=False)
@@ -41,6 +43,12 @@ class Context:
     started: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        self.journal = RequestJournal(self.metrics.request_outcomes)
+        self.metrics.show(
+            "http_requests_in_flight",
+            "HTTP and gRPC requests that have not ended; those for probes and metrics do not count.",
+            lambda: self.lifecycle.in_flight,
+        )
         self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
         self.usage = UsageLimits(self.ledger or ledger_of(self.settings), self.metrics)
         self.mcp_servers = AllowedServers(allowed_servers(self.settings.mcp_server))

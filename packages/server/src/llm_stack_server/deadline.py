@@ -61,7 +61,7 @@ class DeadlineMiddleware:
         try:
             limit_s = self._limit_s(scope)
         except InvalidField as error:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         if limit_s is None:
             await self._app(scope, receive, send)
@@ -82,7 +82,7 @@ class DeadlineMiddleware:
             if not timeout.expired():
                 raise
             self._metrics.cut_off.labels(_REASON).inc()
-            await error_response(DeadlineExceeded(limit_s), scope["path"])(scope, receive, send)
+            await error_response(DeadlineExceeded(limit_s), scope)(scope, receive, send)
 
     def _limit_s(self, scope: Scope) -> float | None:
         given = next((value for name, value in scope["headers"] if name == HEADER.encode()), None)

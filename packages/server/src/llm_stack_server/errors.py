@@ -102,12 +102,14 @@ class Overloaded(ApiError):
 class DeadlineExceeded(ApiError):
     """504: the request was not done within the time that its client or the server set."""
 
+    CODE = "deadline_exceeded"
+
     def __init__(self, limit_s: float) -> None:
         super().__init__(
             504,
             f"the request was not done within {limit_s:g} s and was ended",
             error_type="timeout_error",
-            code="deadline_exceeded",
+            code=self.CODE,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llm_engine.errors import InvalidRequest
@@ -28,6 +28,15 @@ class Usage:
     pinned_tokens: tuple[int, ...] = ()  # by pin of the request; messages have one prompt
     reasoning_tokens: int = 0
 
+    def since(self, before: Usage) -> Usage:
+        """What was added to ``before``."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens - before.prompt_tokens,
+            completion_tokens=self.completion_tokens - before.completion_tokens,
+            cached_tokens=self.cached_tokens - before.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens - before.reasoning_tokens,
+        )
+
     def as_json(self) -> dict[str, object]:
         """OpenAI's ``usage`` object."""
         return {
@@ -42,12 +51,27 @@ class Usage:
 class Observer(Protocol):
     """Who measures the generation."""
 
+    def admitted(self) -> None:
+        """The request was let in. Called at most once."""
+        ...
+
+    def begun(self, queue_s: float) -> None:
+        """The first step of a prompt came, after so many seconds in the engine's queue."""
+        ...
+
     def tokens(self, choice: int, count: int) -> None:
         """``count`` new tokens of a choice arrived."""
         ...
 
+    def choice_finished(self, reason: str) -> None:
+        """A choice ended."""
+        ...
+
     def finished(self, outcome: str, usage: Usage) -> None:
-        """The request ended: a finish reason, "abort" or "error". Called exactly once."""
+        """The generation ended: a finish reason, "abort" or "error". Called exactly once.
+
+        ``usage`` counts this generation's tokens alone.
+        """
         ...
 
 
@@ -147,20 +171,24 @@ class Generation:
     async def _run(self) -> AsyncGenerator[ChoiceDelta, None]:
         outcome = "abort"
         seen: set[int] = set()
+        before = replace(self.usage)  # of generations before this one, of the same request
         is_in = False
         merged: AsyncGenerator[tuple[int, RequestDelta], None] | None = None
         try:
             await self.admission.enter(self.num_choices, sum(len(job.prompt.token_ids) for job in self.jobs))
             is_in = True
+            self.observer.admitted()
             merged = merge([self._submit(index, job) for index, job in enumerate(self.jobs)])
             async for index, delta in merged:
                 event = ChoiceDelta(index * self.jobs[index].params.n + delta.index, index, delta)
                 self._count(event, seen)
                 if delta.finish_reason == "abort":
                     raise Unavailable("the request was aborted by the server", code="aborted")
-                outcome_of_choice = delta.finish_reason
+                reason = delta.finish_reason
+                if reason is not None:
+                    self.observer.choice_finished(reason)
                 yield event
-                outcome = outcome_of_choice or outcome
+                outcome = reason or outcome
         except InvalidRequest as error:
             outcome = "error"
             if error.field != "grammar" or self.grammar_field is None:
@@ -179,7 +207,7 @@ class Generation:
             finally:
                 if is_in:
                     self.admission.leave()
-            self.observer.finished(outcome, self.usage)
+            self.observer.finished(outcome, self.usage.since(before))
 
     def _submit(self, index: int, job: Job) -> AsyncIterator[RequestDelta]:
         request_id = self.request_id if len(self.jobs) == 1 else f"{self.request_id}-{index}"
@@ -210,6 +238,7 @@ class Generation:
         delta = event.delta
         if event.prompt not in seen:
             seen.add(event.prompt)
+            self.observer.begun(delta.queue_s)
             self.usage.prompt_tokens += delta.num_prompt_tokens
             self.usage.cached_tokens += delta.num_cached_tokens
             self.usage.pinned_tokens = delta.pinned_tokens or self.usage.pinned_tokens

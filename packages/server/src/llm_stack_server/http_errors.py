@@ -22,7 +22,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from llm_stack_server.asgi import Scope
 from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField, Unavailable
+from llm_stack_server.observing.record import note_error
 
 _LOG = logging.getLogger("llm_stack_server")
 _STATUS_CLIENT_GONE = 499
@@ -115,19 +117,21 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-def error_response(error: BaseException, path: str) -> JSONResponse:
-    """The JSON answer for ``error``, in the shape of the API that ``path`` belongs to.
+def error_response(error: BaseException, scope: Scope) -> JSONResponse:
+    """The JSON answer for ``error``, in the shape of the API that the request's path belongs to.
 
-    Server-side faults are logged here, once.
+    Server-side faults are logged here, once, and the request's record learns of all.
     """
     log_fault(error)
     api_error = to_api_error(error)
-    body = anthropic_body(api_error) if path.startswith(_ANTHROPIC_PREFIX) else api_error.body()
+    note_error(scope, api_error)
+    is_anthropic = scope["path"].startswith(_ANTHROPIC_PREFIX)
+    body = anthropic_body(api_error) if is_anthropic else api_error.body()
     return JSONResponse(body, status_code=api_error.status, headers=api_error.headers)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    return error_response(error, request.url.path)
+    return error_response(error, request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -139,7 +143,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         code=codes.get(error.status_code),
         headers=dict(error.headers or {}),
     )
-    return error_response(api_error, request.url.path)
+    return error_response(api_error, request.scope)
 
 
 async def _on_disconnect(_request: Request, _error: Exception) -> Response:

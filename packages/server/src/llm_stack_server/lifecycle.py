@@ -120,7 +120,7 @@ class AdmissionMiddleware:
         if self._lifecycle.phase is Phase.DRAINING:
             fault = self._lifecycle.fault()
             assert fault is not None
-            await error_response(fault, scope["path"])(scope, receive, send)
+            await error_response(fault, scope)(scope, receive, send)
             return
         self._lifecycle.enter()
         try:

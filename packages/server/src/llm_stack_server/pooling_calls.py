@@ -17,6 +17,7 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError, ClientDisconnected, InvalidField
 from llm_stack_server.generation import Usage
 from llm_stack_server.ignored_fields import take_note
+from llm_stack_server.metering import RequestMeter, meter_of
 from llm_stack_server.pooling_port import PoolingEngine, routes_of
 from llm_stack_server.request_body import read_body
 from llm_stack_server.schemas.fields import RequestBody
@@ -139,11 +140,11 @@ async def outputs_of(
         InvalidField: the engine refused a text or an argument.
         llm_engine.errors.EngineError: the engine is busy, dead, or failed.
     """
-    meter = call.context.metrics.meter(call.route)
+    meter = meter_of(call.request, call.route, call.model)
     outcome = "error"
     usage = Usage()
     try:
-        outputs = await until_disconnect(call.request.receive, admitted(permit_of(call.request), work))
+        outputs = await until_disconnect(call.request.receive, admitted(permit_of(call.request), work, meter))
         usage.prompt_tokens = sum(output.num_prompt_tokens for output in outputs)
         outcome = "stop"
         return outputs
@@ -164,13 +165,16 @@ def truncation(call: Call[Any]) -> int | None:
     return call.engine.max_model_len if wanted == -1 else wanted
 
 
-async def admitted(permit: Permit, work: Coroutine[Any, Any, list[Output]]) -> list[Output]:
+async def admitted(
+    permit: Permit, work: Coroutine[Any, Any, list[Output]], meter: RequestMeter
+) -> list[Output]:
     """Do ``work`` when the key has a place; its tokens, known only then, are taken from the rate after it."""
     try:
         await permit.enter(1, 0)
     except BaseException:
         work.close()
         raise
+    meter.admitted()
     try:
         outputs = await work
         permit.spend(sum(output.num_prompt_tokens for output in outputs), "prompt")

@@ -15,9 +15,11 @@ from llm_stack_server.connection import Connection, connection_of
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.errors import ApiError, ClientDisconnected, SlowReader
 from llm_stack_server.http_errors import anthropic_body, log_fault, to_api_error
+from llm_stack_server.observing.record import note_error
 from llm_stack_server.stream_sender import StreamBounds, StreamSender
 
 _LOG = logging.getLogger("llm_stack_server")
+_STATUS_TOO_SLOW = 408
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,25 @@ EVENTS_WITHOUT_END = Framing(
 
 
 async def frames(
-    events: AsyncGenerator[Mapping[str, Any], None], framing: Framing = DATA_EVENTS
+    events: AsyncGenerator[Mapping[str, Any], None],
+    framing: Framing = DATA_EVENTS,
+    on_error: Callable[[ApiError], None] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Frames of all events and the end mark.
 
-    An error after the first byte cannot change the status any more. It becomes an event of its own
-    and the stream ends without the end mark, so that no client takes the answer for a whole one.
+    An error after the first byte cannot change the status any more. It becomes an event of its own, of which
+    ``on_error`` is told, and the stream ends without the end mark, so that no client takes the answer for a
+    whole one.
     """
     try:
         async for event in events:
             yield framing.frame(event)
     except Exception as error:  # noqa: BLE001 -- told to the client and logged; the status is already sent
         log_fault(error)
-        yield framing.frame(framing.error_body(to_api_error(error)))
+        api_error = to_api_error(error)
+        if on_error is not None:
+            on_error(api_error)
+        yield framing.frame(framing.error_body(api_error))
         return
     finally:
         await events.aclose()
@@ -101,6 +109,7 @@ class EventStream(Response):
             return
         except SlowReader as error:
             self._on_slow_reader()
+            note_error(scope, ApiError(_STATUS_TOO_SLOW, str(error), code="slow_reader"))
             _LOG.warning("a stream was cut off: %s", error)
             if connection is None:
                 raise

@@ -135,7 +135,7 @@ class UsageMiddleware:
         try:
             await permit.begin()
         except ApiError as error:
-            await error_response(error, scope["path"])(scope, receive, send_with_rates)
+            await error_response(error, scope)(scope, receive, send_with_rates)
             return
         scope["state"] = {**scope.get("state", {}), PERMIT_STATE: permit}
         await self._app(scope, receive, send_with_rates)

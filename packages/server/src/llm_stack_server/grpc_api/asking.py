@@ -10,6 +10,7 @@ from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Usage
 from llm_stack_server.grpc_api.calls import Call, Message
 from llm_stack_server.grpc_api.messages import given_fields, message_class
+from llm_stack_server.metering import RequestMeter
 from llm_stack_server.pooling_calls import admitted, as_client_names_it, pooling_engine
 from llm_stack_server.pooling_port import PoolingEngine, routes_of
 from llm_stack_server.prompts import ChatOptions, chat_prompt, completion_prompts
@@ -34,9 +35,11 @@ async def embed(request: Message, call: Call) -> Message:
         normalize=body.normalize,
         truncate=engine.max_model_len if wanted == -1 else wanted,
     )
-    meter, outcome, usage = context.metrics.meter("grpc:Embed"), "error", Usage()
+    call.record.asks(model, None)
+    meter = RequestMeter(context.metrics, "grpc:Embed", call.record)
+    outcome, usage = "error", Usage()
     try:
-        outputs = await admitted(call.permit, work)
+        outputs = await admitted(call.permit, work, meter)
         usage.prompt_tokens = sum(output.num_prompt_tokens for output in outputs)
         outcome = "stop"
     except InvalidRequest as error:

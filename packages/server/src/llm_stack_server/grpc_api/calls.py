@@ -6,7 +6,7 @@ The same objects guard the HTTP routes; only the carriers differ: metadata for h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +21,13 @@ from llm_stack_server.grpc_api.unknown_fields import refuse_unknown_fields
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.keys import ApiKey, KeyRing
 from llm_stack_server.metrics import PREFIX
-from llm_stack_server.request_id import request_id_for
+from llm_stack_server.observing.record import UNMATCHED, RequestRecord
 from llm_stack_server.usage_limits import Permit
 
 Message = Any  # protobuf has no types
 Rpc = Any  # nor has grpc
 Metadata = Sequence[tuple[str, str | bytes]]
+_METHOD = "gRPC"  # where records have the HTTP method
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ class Call:
         context: The application's state.
         permit: What the key may do.
         key: The key's digest, "" where the server has none.
+        record: What is noted of the call.
     """
 
     rpc: Rpc
     context: Context
     permit: Permit
     key: str
+    record: RequestRecord
 
     async def write(self, message: Message) -> None:
         """Send a message of a stream; waits while the client does not read.
@@ -51,6 +54,8 @@ class Call:
         Raises:
             SlowReader: the client has read nothing for too long.
         """
+        self.record.is_stream = True
+        self.record.bytes_sent += message.ByteSize()
         limit_s = self.context.settings.stream_stall_s
         try:
             async with asyncio.timeout(limit_s) as timeout:
@@ -69,8 +74,10 @@ Handler = Callable[[Message, Rpc], Awaitable[Message | None]]
 class Guard:
     """Lets calls in, one application's. Every call ends in exactly one status, which is counted."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, paths: Collection[str]) -> None:
+        """Guard the methods of ``paths``, such as ``/service/Method``."""
         self._context = context
+        self._paths = paths
         self._calls = Counter(
             f"{PREFIX}_grpc_requests",
             "gRPC calls that ended, by method and status.",
@@ -82,42 +89,66 @@ class Guard:
         """``work`` behind all guards, as grpc calls it."""
 
         async def handle(request: Message, rpc: Rpc) -> Message | None:
+            record = self._begin(method, rpc.invocation_metadata() or ())
             code = "CANCELLED"  # where the client leaves, the task is cancelled
             try:
-                async with self._entered(rpc) as call:
+                async with self._entered(rpc, record) as call:
                     if self._context.settings.strict:
                         refuse_unknown_fields(request)
                     answer = await work(request, call)
                 code = "OK"
+                if answer is not None:
+                    record.bytes_sent += answer.ByteSize()
                 return answer
+            except asyncio.CancelledError:
+                record.client_left = True
+                raise
             except Exception as error:  # noqa: BLE001 -- told to the client as a status, and logged
                 log_fault(error)
                 fault = to_api_error(_as_api_error(error))
                 status = code_of(fault)
                 code = status.name
+                record.fail(fault)
                 await rpc.abort(status, fault.message, trailers_of(fault))
                 return None  # `abort` raises
             finally:
-                self._calls.labels(method, code).inc()
+                self._end(method, code, record)
 
         return handle
 
+    def note_refusal(self, path: str, metadata: Metadata, error: ApiError) -> None:
+        """A call to ``path`` was refused before its message was read."""
+        method = path.rpartition("/")[2] if path in self._paths else UNMATCHED
+        record = self._begin(method, metadata)
+        record.fail(error)
+        self._end(method, code_of(error).name, record)
+
+    def _begin(self, method: str, metadata: Metadata) -> RequestRecord:
+        headers = [(name.encode(), _bytes(value)) for name, value in metadata]
+        record = self._context.journal.begin(_METHOD, headers)
+        record.route = method if method == UNMATCHED else f"grpc:{method}"
+        return record
+
+    def _end(self, method: str, code: str, record: RequestRecord) -> None:
+        self._calls.labels(method, code).inc()
+        record.status = code
+        self._context.journal.end(record)
+
     @asynccontextmanager
-    async def _entered(self, rpc: Rpc) -> Any:  # noqa: ANN401 -- an async generator of `Call`
+    async def _entered(self, rpc: Rpc, record: RequestRecord) -> Any:  # noqa: ANN401 -- an async generator of `Call`
         context = self._context
-        metadata = rpc.invocation_metadata() or ()
-        request_id = request_id_for((name.encode(), _bytes(value)) for name, value in metadata)
-        await rpc.send_initial_metadata((("x-request-id", request_id.decode()),))
+        await rpc.send_initial_metadata((("x-request-id", record.request_id),))
         context.lifecycle.enter()
         try:
             context.lifecycle.require_engine()
-            key = key_of(context.keys, metadata)
+            key = key_of(context.keys, rpc.invocation_metadata() or ())
+            record.key_name = None if key is None else key.name
             permit = context.usage.permit(key)
             await permit.begin()
             limit_s = self._limit_s(rpc)
             try:
                 async with asyncio.timeout(limit_s) as timeout:
-                    yield Call(rpc, context, permit, "" if key is None else key.digest.hex())
+                    yield Call(rpc, context, permit, "" if key is None else key.digest.hex(), record)
             except TimeoutError:
                 if not timeout.expired() or limit_s is None:
                     raise
@@ -157,18 +188,26 @@ def key_of(keys: KeyRing, metadata: Metadata) -> ApiKey | None:
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses calls without a key before their message is read. Guards reflection too; health is open."""
 
-    def __init__(self, keys: KeyRing, open_services: frozenset[str]) -> None:
+    def __init__(
+        self,
+        keys: KeyRing,
+        open_services: frozenset[str],
+        on_refused: Callable[[str, Metadata, ApiError], None],
+    ) -> None:
         self._keys = keys
         self._open = open_services
+        self._on_refused = on_refused
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:  # noqa: ANN401
         """The method's handler, or one that refuses."""
         service = details.method.rpartition("/")[0].lstrip("/")
         if service in self._open:
             return await continuation(details)
+        metadata = details.invocation_metadata or ()
         try:
-            key_of(self._keys, details.invocation_metadata or ())
+            key_of(self._keys, metadata)
         except ApiError as error:
+            self._on_refused(details.method, metadata, error)
             return _refusal(error)
         return await continuation(details)
 

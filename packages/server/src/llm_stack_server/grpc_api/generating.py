@@ -18,6 +18,7 @@ from llm_stack_server.grpc_api.calls import Call, Message
 from llm_stack_server.grpc_api.messages import given_fields, message_class
 from llm_stack_server.http_errors import to_api_error
 from llm_stack_server.jobs import Job, checked_job
+from llm_stack_server.metering import RequestMeter
 from llm_stack_server.params import chat_params, completion_params
 from llm_stack_server.pooling_calls import check_engine_generates
 from llm_stack_server.prompts import ChatOptions, chat_prompt, completion_prompts
@@ -84,12 +85,13 @@ async def _work(request: Message, call: Call, route: str) -> _Work:
         raise InvalidField(param, f"{param}: give exactly one of {', '.join(_INPUTS)}")
     model = call.context.check_model(fields.pop("model", None))
     job, wanted = await (_of_messages if given == ["messages"] else _of_prompt)(call, fields)
+    call.record.asks(model, job.params)
     answer_id = f"gen-{uuid.uuid4().hex}"
     generation = Generation(
         engine,
         answer_id,
         [job],
-        call.context.metrics.meter(route),
+        RequestMeter(call.context.metrics, route, call.record),
         fields.get("priority", 0),
         grammar_field=None if wanted is None else wanted.field,
         admission=call.permit,

@@ -24,6 +24,7 @@ _UNARY: Mapping[str, Work] = {
     "Detokenize": asking.detokenize,
     "ModelInfo": asking.model_info,
 }
+_STREAM = "GenerateStream"
 _METADATA_BYTES = 64 * 1024  # as much as an HTTP request's head may have
 
 
@@ -37,8 +38,10 @@ class GrpcServer:
             StartupError: the port is taken, or a TLS file cannot be read.
         """
         settings = context.settings
+        guard = Guard(context, frozenset(f"/{SERVICE}/{name}" for name in (*_UNARY, _STREAM)))
+        open_services = frozenset({health.SERVICE_NAME})
         self._server = grpc.aio.server(
-            interceptors=[KeyInterceptor(context.keys, frozenset({health.SERVICE_NAME}))],
+            interceptors=[KeyInterceptor(context.keys, open_services, guard.note_refusal)],
             options=[
                 ("grpc.so_reuseport", 0),  # or a second server would take half of the calls unnoticed
                 ("grpc.max_receive_message_length", settings.max_body_bytes),
@@ -46,7 +49,7 @@ class GrpcServer:
                 ("grpc.max_metadata_size", _METADATA_BYTES),
             ],
         )
-        self._server.add_generic_rpc_handlers((_engine_handlers(Guard(context)),))
+        self._server.add_generic_rpc_handlers((_engine_handlers(guard),))
         services = frozenset({SERVICE})
         self._server.add_generic_rpc_handlers((health.Health(context.lifecycle, services).handlers(),))
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -132,8 +135,8 @@ def _engine_handlers(guard: Guard) -> Any:  # noqa: ANN401 -- grpc has no types
         )
         for name, work in _UNARY.items()
     }
-    methods["GenerateStream"] = grpc.unary_stream_rpc_method_handler(
-        guard.handler("GenerateStream", generating.generate_stream),
+    methods[_STREAM] = grpc.unary_stream_rpc_method_handler(
+        guard.handler(_STREAM, generating.generate_stream),
         request_deserializer=message_class("GenerateRequest").FromString,
         response_serializer=message_class("GenerateEvent").SerializeToString,
     )

@@ -54,7 +54,7 @@ class McpEndpoint:
             self._context.lifecycle.require_engine()
             body = await _whole_body(receive)
         except ApiError as error:
-            await error_response(error, PATH)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         manager = StreamableHTTPSessionManager(
             app=self._server(scope),
@@ -165,4 +165,4 @@ async def _refuse_method(scope: Scope, receive: Receive, send: Send) -> None:
         code="method_not_allowed",
         headers={"allow": "POST"},
     )
-    await error_response(error, PATH)(scope, receive, send)
+    await error_response(error, scope)(scope, receive, send)

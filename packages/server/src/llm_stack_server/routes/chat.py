@@ -17,6 +17,7 @@ from llm_stack_server.errors import InvalidField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
+from llm_stack_server.metering import meter_of
 from llm_stack_server.params import chat_limit_name, chat_params, check_stream_options
 from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
@@ -75,7 +76,7 @@ async def chat_completions(request: Request) -> Response:
         engine,
         answer_id,
         [job],
-        context.metrics.meter(PATH),
+        meter_of(request, PATH, model, params),
         body.priority or 0,
         usage=usage,
         grammar_field=None if wanted is None else wanted.field,

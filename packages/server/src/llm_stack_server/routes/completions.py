@@ -16,6 +16,7 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.generation import Generation
 from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import Job, checked_jobs
+from llm_stack_server.metering import meter_of
 from llm_stack_server.params import check_stream_options, completion_params
 from llm_stack_server.prompts import Prompt, completion_prompts
 from llm_stack_server.request_body import read_body
@@ -57,7 +58,7 @@ async def completions(request: Request) -> Response:
         engine,
         answer_id,
         jobs,
-        context.metrics.meter(PATH),
+        meter_of(request, PATH, model, jobs[0].params),
         body.priority or 0,
         admission=permit_of(request),
         cache=cache_use(key_of(request), body.cache_salt, by_key=context.settings.isolate_cache_by_key),

@@ -21,7 +21,7 @@ async def live() -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """200 while new work is taken; 503 while loading, while draining, and once the engine is gone."""
     fault = context_of(request).lifecycle.fault()
-    return JSONResponse({"status": "ready"}) if fault is None else error_response(fault, "/health")
+    return JSONResponse({"status": "ready"}) if fault is None else error_response(fault, request.scope)
 
 
 @router.get("/health")

@@ -22,6 +22,7 @@ from llm_stack_server.errors import InvalidField, UnsupportedField
 from llm_stack_server.generation import Generation, Usage
 from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
+from llm_stack_server.metering import meter_of
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.prompt_caching import cache_plan
 from llm_stack_server.prompts import ChatOptions, Prompt, chat_prompt
@@ -77,7 +78,7 @@ async def messages(request: Request) -> Response:
         engine,
         message_id,
         [job],
-        context.metrics.meter(PATH),
+        meter_of(request, PATH, model, params),
         usage=usage,
         admission=permit_of(request),
         grammar_field=None if wanted is None else wanted.field,

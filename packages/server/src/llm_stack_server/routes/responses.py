@@ -15,6 +15,7 @@ from llm_engine.sampling_params import SamplingParams
 from starlette.responses import Response
 
 from llm_stack_server.answering import event_stream
+from llm_stack_server.asgi import Scope
 from llm_stack_server.auth import key_of
 from llm_stack_server.cache_use import cache_use
 from llm_stack_server.constraint import constrained, constraint
@@ -28,6 +29,8 @@ from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.ignored_fields import take_note
 from llm_stack_server.jobs import checked_job
 from llm_stack_server.mcp_tools.rounds import MOST_CALLS, McpRounds, written_out
+from llm_stack_server.metering import meter_of
+from llm_stack_server.observing.record import note_error
 from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import read_body
@@ -79,7 +82,9 @@ async def create(request: Request) -> Response:
         return JSONResponse(await _start_in_background(context, work), headers=headers)
     if body.stream:
         await until_disconnect(request.receive, work.run.start())
-        return event_stream(context, frames(_events(context, work), EVENTS_WITHOUT_END), headers)
+        return event_stream(
+            context, frames(_events(context, work, request.scope), EVENTS_WITHOUT_END), headers
+        )
     answer = await until_disconnect(request.receive, work.run.whole())
     await _keep(context, work, answer)
     return JSONResponse(answer, headers=headers)
@@ -137,8 +142,8 @@ async def _work(context: Context, engine: Engine, body: ResponsesRequest, reques
     stores = body.store is not False and context.settings.max_stored_responses > 0
     if body.background and not stores:
         raise InvalidField("background", "background: a response in the background must be stored")
-    rounds = _Rounds(context, engine, body, request)
     model = context.check_model(body.model)
+    rounds = _Rounds(context, engine, body, request, model)
     items = [*await _earlier(context, body, owner), *body.input]
     servers = {
         tool.server_label: tool
@@ -186,10 +191,13 @@ def _most_calls(body: ResponsesRequest) -> int:
 class _Rounds:
     """Makes the generations of one request. Implements `mcp_tools.rounds.RoundMaker`."""
 
-    def __init__(self, context: Context, engine: Engine, body: ResponsesRequest, request: Request) -> None:
+    def __init__(
+        self, context: Context, engine: Engine, body: ResponsesRequest, request: Request, model: str
+    ) -> None:
         self.usage = Usage()
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self._context, self._engine, self._body, self._request = context, engine, body, request
+        self._model = model
         self._tools = body.chat_tools()
         self._number = 0
 
@@ -235,7 +243,7 @@ class _Rounds:
             engine,
             self.response_id if self._number == 1 else f"{self.response_id}-{self._number}",
             [job],
-            context.metrics.meter(PATH),
+            meter_of(self._request, PATH, self._model, params),
             usage=self.usage,
             admission=permit_of(self._request),
             cache=cache_use(
@@ -346,7 +354,7 @@ def _shown_choice(body: ResponsesRequest) -> object:
 # Running
 
 
-async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
+async def _events(context: Context, work: _Work, scope: Scope) -> AsyncGenerator[Event, None]:
     """The events of a stream. An error after the first is the event that ends it."""
     events = work.run.events()
     if work.deadline is not None:
@@ -356,7 +364,9 @@ async def _events(context: Context, work: _Work) -> AsyncGenerator[Event, None]:
             yield event
     except Exception as error:  # noqa: BLE001 -- told to the client and logged; the status is already sent
         log_fault(error)
-        failure = work.view.failure(to_api_error(error))
+        api_error = to_api_error(error)
+        note_error(scope, api_error)
+        failure = work.view.failure(api_error)
         await _keep(context, work, failure["response"])
         yield failure
         return
