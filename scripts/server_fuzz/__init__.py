@@ -1,0 +1,1 @@
+"""Sends mutated requests to every route of a server and judges what comes back."""
