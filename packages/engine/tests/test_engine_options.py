@@ -19,6 +19,7 @@ from llm_engine import EngineOptions, InvalidOption
         ("block_size", 512), ("state_interval", 0), ("state_interval", 24),
         ("gpu_memory_fraction", 0), ("gpu_memory_fraction", 1.1), ("gpu_memory_fraction", math.nan),
         ("kv_cache_bytes", -1), ("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("scheduler", ""),
+        ("worker", ""),
         ("policy", "lifo"), ("eviction_policy", "mru"), ("host_cache_gib", -1),
         ("host_cache_gib", math.inf), ("graph_memory_gib", -1), ("graph_memory_gib", math.nan),
         ("long_prefill_share", 0), ("long_prefill_share", 1.5),

@@ -98,6 +98,10 @@ class EngineOptions:
     max_num_batched_tokens: int | None = _option(
         None, "Token budget of a step; by default 8192 on CUDA and 1024 on the CPU."
     )
+    worker: str = _option(
+        "default",
+        "What runs the steps: module:factory of a worker in place of the model's, for tests and benchmarks.",
+    )
     scheduler: str = _option("default", "Scheduler: an entry-point name or module:Class.")
     policy: str = _option(
         "fcfs",
@@ -204,7 +208,7 @@ class EngineOptions:
         return cls(**values)
 
     def _check_texts(self) -> None:
-        for name in ("model", "device", "scheduler", "policy", "eviction_policy"):
+        for name in ("model", "device", "worker", "scheduler", "policy", "eviction_policy"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise InvalidOption(name, f"must be a non-empty string, got {value!r}")

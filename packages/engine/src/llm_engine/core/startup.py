@@ -26,6 +26,7 @@ from llm_engine.generation_defaults import sampling_defaults
 from llm_engine.options import EngineOptions
 from llm_engine.start_profile import StartRecorder, build_profile
 from llm_engine.worker import ModelInfo, WorkerConfig, create_worker
+from llm_engine.worker.finding import find_worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ def _start_workers(options: EngineOptions, found: _Found, recorder: StartRecorde
     if found.tokenizer is not None:
         eos = tuple(_eos_token_ids(found.files, found.tokenizer))
         config = msgspec.structs.replace(config, tokenizer=found.tokenizer_path, eos_token_ids=eos)
-    executor = make_executor(config, options.tensor_parallel_size)
+    executor = make_executor(config, options.tensor_parallel_size, find_worker(options.worker))
     with recorder.span("workers and devices"):
         executor.start()
     try:

@@ -67,6 +67,7 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "graph_memory_gib",
             "overlap",
             "kernel_cache",
+            "worker",
         ),
         "cache": (
             "gpu_memory_fraction",
