@@ -11,7 +11,7 @@ from llm_stack_server.asgi import App
 from llm_stack_server.auth import ApiKeyMiddleware
 from llm_stack_server.body_limit import BodyLimitMiddleware
 from llm_stack_server.browser_guard import ANY_ORIGIN, BrowserGuard
-from llm_stack_server.context import Context
+from llm_stack_server.context import Context, Shared
 from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
@@ -53,18 +53,21 @@ _EXPOSED_HEADERS = (
 )
 
 
-def create_app(settings: ServerSettings, engine: Engine | None = None) -> FastAPI:
+def create_app(
+    settings: ServerSettings, engine: Engine | None = None, shared: Shared | None = None
+) -> FastAPI:
     """The application.
 
     Args:
         settings: The server's options.
         engine: A running engine; where it is None, all routes but the probes answer 503 until
             ``app.state.context.lifecycle.attach`` gets one.
+        shared: What it has in common with other front ends of the same server; None: it is alone.
 
     Raises:
         StartupError: an API key is empty or its file cannot be read, or MCP is not installed.
     """
-    context = Context(settings=settings)
+    context = Context(settings=settings, shared=shared)
     if engine is not None:
         context.lifecycle.attach(engine)
     app = FastAPI(title="LLM Stack", openapi_url=None, redirect_slashes=False)

@@ -6,23 +6,57 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Protocol
 
 from fastapi import Request
+from llm_engine.stats import EngineStats
 
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import ApiError
-from llm_stack_server.fair_queue import QueueLimits
 from llm_stack_server.keys import KeyRing
 from llm_stack_server.lifecycle import Lifecycle
 from llm_stack_server.mcp_tools.remote import AllowedServers, allowed_servers
+from llm_stack_server.metric_families import Family
 from llm_stack_server.metrics import Metrics
 from llm_stack_server.observing.journal import RequestJournal
 from llm_stack_server.output_formats.format import Format
 from llm_stack_server.output_formats.formats import format_named, format_of_template
-from llm_stack_server.response_store import BackgroundRuns, LocalShelf, ResponseShelf, ResponseStore
+from llm_stack_server.response_shelf import BackgroundRuns, LocalShelf, ResponseShelf
+from llm_stack_server.response_store import response_store_of
 from llm_stack_server.settings import ServerSettings
-from llm_stack_server.usage_ledger import Ledger, LocalLedger, Rates
+from llm_stack_server.usage_ledger import Ledger, ledger_of
 from llm_stack_server.usage_limits import UsageLimits
+
+
+class MetricsHub(Protocol):
+    """Where the metrics of several front ends come together."""
+
+    def note_core(self, generation: int, stats: EngineStats) -> None:
+        """Tell what a core has counted."""
+        ...
+
+    async def gather(
+        self, families: list[Family], generation: int, stats: EngineStats | None
+    ) -> tuple[list[Family], EngineStats]:
+        """The metrics of all, with ``families`` for this one's, and the totals of all cores."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the front ends of one server have in common.
+
+    Attributes:
+        ledger: Places and rates.
+        responses: Stored responses.
+        metrics: Everybody's metrics.
+        started: When the server was started, in seconds since 1970.
+    """
+
+    ledger: Ledger
+    responses: ResponseShelf
+    metrics: MetricsHub
+    started: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,14 +67,14 @@ class Context:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: Metrics = field(default_factory=Metrics)
     journal: RequestJournal = field(init=False)
-    ledger: Ledger | None = None
+    shared: Shared | None = None
     background: BackgroundRuns = field(default_factory=BackgroundRuns)
     keys: KeyRing = field(init=False)
     usage: UsageLimits = field(init=False)
     responses: ResponseShelf = field(init=False)
     mcp_servers: AllowedServers = field(init=False)
     package_version: str = field(default_factory=lambda: version("llm-stack-server"))
-    started: int = field(default_factory=lambda: int(time.time()))
+    started: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.journal = RequestJournal(self.metrics.request_outcomes)
@@ -50,9 +84,15 @@ class Context:
             lambda: self.lifecycle.in_flight,
         )
         self.keys = KeyRing(self.settings.api_key, self.settings.api_key_file)
-        self.usage = UsageLimits(self.ledger or ledger_of(self.settings), self.metrics)
+        shared = self.shared
+        ledger = ledger_of(self.settings) if shared is None else shared.ledger
+        self.usage = UsageLimits(ledger, self.metrics)
         self.mcp_servers = AllowedServers(allowed_servers(self.settings.mcp_server))
-        self.responses = LocalShelf(response_store_of(self.settings), self.background)
+        if shared is None:
+            self.responses = LocalShelf(response_store_of(self.settings), self.background)
+        else:
+            self.responses = shared.responses
+        self.started = int(time.time()) if shared is None else shared.started
 
     def model_names(self) -> tuple[str, ...]:
         """The names under which the model is served; the first one is used in answers that name none."""
@@ -92,24 +132,6 @@ class Context:
         """Changes whenever model or version do."""
         names = "|".join((*self.model_names(), self.package_version))
         return "fp_" + hashlib.blake2s(names.encode(), digest_size=6).hexdigest()
-
-
-def ledger_of(settings: ServerSettings) -> LocalLedger:
-    """A ledger with the limits of the options."""
-    return LocalLedger(
-        QueueLimits(
-            running=settings.max_concurrent_requests,
-            waiting=settings.max_queued_requests,
-            waiting_tokens=settings.max_queued_tokens,
-            per_key=settings.max_requests_per_key,
-        ),
-        Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
-    )
-
-
-def response_store_of(settings: ServerSettings) -> ResponseStore:
-    """A store with the limits of the options."""
-    return ResponseStore(settings.max_stored_responses, settings.max_stored_response_bytes)
 
 
 def context_of(request: Request) -> Context:

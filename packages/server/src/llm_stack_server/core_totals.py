@@ -57,8 +57,9 @@ class CoreTotals:
         if generation < self._generation:
             return replace(stats, **_counters(self.totals))
         if generation > self._generation:
-            self._before, self._generation = self.totals, generation
-        self._last = stats
+            self._before, self._generation, self._last = self.totals, generation, stats
+        if stats.uptime_s >= self._last.uptime_s:  # several front ends take them, and tell in any order
+            self._last = stats
         return replace(stats, **_counters(self.totals))
 
 

@@ -21,14 +21,18 @@ class EngineCollector(Collector):
     def __init__(self) -> None:
         self._snapshot: EngineStats | None = None
         self._state: CoreState | None = None
-        self._totals = CoreTotals()
+        self._cores = CoreTotals()
+        self._totals = EngineStats()
 
     def note(self, state: CoreState | None, stats: EngineStats | None) -> None:
         """Take in what the engine is doing now; None where it does not exist yet or did not answer."""
-        self._state = state
-        self._snapshot = None
         if state is not None and stats is not None:
-            self._snapshot = self._totals.note(state.generation, stats)
+            self._cores.note(state.generation, stats)
+        self.show(state, stats, self._cores.totals)
+
+    def show(self, state: CoreState | None, stats: EngineStats | None, totals: EngineStats) -> None:
+        """Show the gauges of ``stats`` and, in place of what one core has counted, these totals."""
+        self._state, self._snapshot, self._totals = state, stats, totals
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families of the snapshot."""
@@ -47,7 +51,7 @@ class EngineCollector(Collector):
         yield _counter("core_deaths", "Times that the engine's process has died.", self._state.deaths)
         if stats is not None:
             yield from _gauges(stats)
-        yield from _engine_counters(self._totals.totals)
+        yield from _engine_counters(self._totals)
 
 
 def _gauges(stats: EngineStats) -> Iterator[Metric]:

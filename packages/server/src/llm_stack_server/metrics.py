@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from llm_stack_server.engine_metrics import PREFIX, EngineCollector
+from llm_stack_server.metric_families import Family, families_of, metrics_of
 
 _SECONDS = (
     0.001,
@@ -37,9 +40,8 @@ class Metrics:
     """All metrics of one application."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()  # without the engine, which several servers may share
         self.engine = EngineCollector()
-        self.registry.register(self.engine)
         ProcessCollector(registry=self.registry)  # of this process, not of the engine's
         build = Gauge(
             f"{PREFIX}_build_info", "1, with the versions.", ["version", "python"], registry=self.registry
@@ -72,10 +74,20 @@ class Metrics:
         self.prompt_tokens = self._tokens("request_prompt_tokens", "Prompt tokens of a request.")
         self.output_tokens = self._tokens("request_output_tokens", "Output tokens of a request.")
 
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """The exposition text and its content type, in the format that ``accept`` asks for."""
+    def families(self) -> list[Family]:
+        """What this process has measured, as data; without the engine."""
+        return families_of(self.registry.collect())
+
+    def render(self, accept: str, families: Sequence[Family] | None = None) -> tuple[bytes, str]:
+        """The exposition text and its content type.
+
+        Args:
+            accept: Says in which format.
+            families: What stands beside the engine's metrics; by default what this process has measured.
+        """
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        shown = self.registry.collect() if families is None else metrics_of(families)
+        return encode(_Collected(chain(self.engine.collect(), shown))), content_type
 
     def show(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show as a gauge what ``read`` gives whenever metrics are asked for."""
@@ -89,3 +101,15 @@ class Metrics:
 
     def _tokens(self, name: str, text: str) -> Histogram:
         return Histogram(f"{PREFIX}_{name}", text, ["route"], buckets=_TOKENS, registry=self.registry)
+
+
+class _Collected(CollectorRegistry):
+    """Metrics that were collected already, for an encoder."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, once."""
+        return iter(self._metrics)

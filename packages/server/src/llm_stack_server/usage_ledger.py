@@ -13,6 +13,7 @@ from typing import Protocol
 from llm_stack_server.errors import InvalidField, Overloaded
 from llm_stack_server.fair_queue import FairQueue, QueueLimits, Turn
 from llm_stack_server.rate_limit import Clock, TokenBucket
+from llm_stack_server.settings import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,19 @@ class LocalLedger:
                 TokenBucket(rates.tokens, self._clock) if rates.tokens else None,
             )
         return buckets
+
+
+def ledger_of(settings: ServerSettings) -> LocalLedger:
+    """A ledger with the limits of the options."""
+    return LocalLedger(
+        QueueLimits(
+            running=settings.max_concurrent_requests,
+            waiting=settings.max_queued_requests,
+            waiting_tokens=settings.max_queued_tokens,
+            per_key=settings.max_requests_per_key,
+        ),
+        Rates(requests=settings.requests_per_minute, tokens=settings.tokens_per_minute),
+    )
 
 
 def _level(bucket: TokenBucket | None) -> Level | None:

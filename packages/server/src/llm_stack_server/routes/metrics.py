@@ -22,6 +22,14 @@ async def metrics(request: Request) -> Response:
     if engine is not None and engine.is_healthy():
         with contextlib.suppress(EngineDead, EngineRestarting):  # then shown as engine_up 0
             stats = await engine.stats()
-    context.metrics.engine.note(None if engine is None else engine.state, stats)
-    body, content_type = context.metrics.render(request.headers.get("accept", ""))
+    state = None if engine is None else engine.state
+    measured = context.metrics
+    families = None
+    if context.shared is None:
+        measured.engine.note(state, stats)
+    else:
+        generation = 0 if state is None else state.generation
+        families, totals = await context.shared.metrics.gather(measured.families(), generation, stats)
+        measured.engine.show(state, stats, totals)
+    body, content_type = measured.render(request.headers.get("accept", ""), families)
     return Response(body, headers={"content-type": content_type})

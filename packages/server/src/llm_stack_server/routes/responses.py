@@ -35,7 +35,7 @@ from llm_stack_server.prompts import ChatOptions, chat_prompt
 from llm_stack_server.reading import choice_reader, shows_marks
 from llm_stack_server.request_body import read_body
 from llm_stack_server.response_runs import OneGeneration, Run
-from llm_stack_server.response_store import StoredResponse
+from llm_stack_server.response_shelf import StoredResponse
 from llm_stack_server.schemas.chat import ChatMessage
 from llm_stack_server.schemas.known_fields import unknown_responses_fields
 from llm_stack_server.schemas.responses import FunctionTool, Item, NamedChoice, ResponsesRequest, chat_turns
