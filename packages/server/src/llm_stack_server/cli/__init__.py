@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "plan": "say what a model would take and do on a GPU, without one",
     },
     "look": {
+        "top": "watch a running server in the terminal",
         "models": "list the architectures and how each is served, or check a checkpoint",
         "doctor": "look at this machine, and at a model, and say what works",
         "version": "print the versions of all parts",

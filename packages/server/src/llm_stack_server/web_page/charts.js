@@ -33,7 +33,7 @@ const CHARTS = [
     title: "Requests",
     series: ["running", "waiting"],
     format: count,
-    read: (reading) => [reading.gauge("requests_running"), reading.gauge("requests_waiting")],
+    read: (reading) => [reading.gauge("requests_running"), reading.waiting()],
   },
   {
     title: "Time to first token",
@@ -80,7 +80,7 @@ const TILES = [
   ["Output", (reading) => told(reading.rate("generation_tokens_total"), (value) => `${count(value)} tok/s`)],
   ["Prompt", (reading) => told(reading.rate("prompt_tokens_total"), (value) => `${count(value)} tok/s`)],
   ["Running", (reading) => told(reading.gauge("requests_running"), count)],
-  ["Waiting", (reading) => told(reading.gauge("requests_waiting"), count)],
+  ["Waiting", (reading) => told(reading.waiting(), count)],
   ["TTFT p50", (reading) => told(reading.quantiles("time_to_first_token_seconds")[0], seconds)],
   ["ITL p50", (reading) => told(reading.quantiles("inter_token_latency_seconds")[0], seconds)],
   ["KV in use", (reading) => told(reading.cacheShares()[0], percent)],
@@ -187,6 +187,12 @@ class Reading {
 
   gauge(name) {
     return total(this.#now, PREFIX + name);
+  }
+
+  /** Requests in the engine's and in the server's queue. */
+  waiting() {
+    const queues = [this.gauge("requests_waiting"), this.gauge("queue_waiting")];
+    return queues.every((each) => each === null) ? null : queues.reduce((sum, each) => sum + (each ?? 0), 0);
   }
 
   /** A counter's increase per second. */
