@@ -84,6 +84,23 @@ def test_a_slow_one_holds_up_no_other(gate):
     background.close()
 
 
+def test_one_that_fails_while_it_is_asked_for_is_not_told_as_done(gate):
+    """Its request would be admitted without a grammar, and the step would fail with all its requests."""
+
+    class Background(BackgroundCompiler):
+        def _overdue(self, job, now_s):
+            deadline_s = time.monotonic() + 5
+            while not job.is_done:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.001)
+            return super()._overdue(job, now_s)
+
+    background = Background(lambda: gate)
+    background.begin("a", spec("bad"))
+    assert until(background.finished, 1) == {"a": "bad"}
+    background.close()
+
+
 def test_time_limits(gate):
     background = BackgroundCompiler(lambda: gate, compile_limit_s=0.05, queue_limit_s=0.3)
     for index in range(12):

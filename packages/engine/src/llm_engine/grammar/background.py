@@ -95,8 +95,9 @@ class BackgroundCompiler:
         """The keys whose grammar is there (None) or failed (why), each once."""
         now_s, told = time.monotonic(), list[tuple[str, str | None]]()
         for job in list(self._under_way):
-            fault = job.fault if job.is_done else self._overdue(job, now_s)
-            if not job.is_done and fault is None:
+            was_done = job.is_done  # once: its thread may end it at any moment
+            fault = job.fault if was_done else self._overdue(job, now_s)
+            if not was_done and fault is None:
                 continue
             self._under_way.remove(job)
             told += [(key, fault) for key in job.keys]
