@@ -108,8 +108,8 @@ def test_the_tree_has_every_option(tree):
             assert field.name == "model" or "--" + field.name.replace("_", "-") in flags
     assert flags["--dtype"].choices == ("auto", "float32", "bfloat16", "float16")
     assert flags["--api-key"].repeats
-    assert not flags["--access-log"].takes_value
-    assert "--no-access-log" in flags["--access-log"].names
+    assert not flags["--mcp"].takes_value
+    assert "--no-mcp" in flags["--mcp"].names
     assert node_at(tree, "bench", "throughput").flags
     assert node_at(tree, "completion").words == ("bash", "zsh", "fish")
 

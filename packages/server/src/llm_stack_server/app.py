@@ -16,7 +16,7 @@ from llm_stack_server.deadline import DeadlineMiddleware
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
-from llm_stack_server.observing.middleware import ObservingMiddleware
+from llm_stack_server.observing.middleware import ObservingMiddleware, plain_paths_of
 from llm_stack_server.page_files import page_files, page_router
 from llm_stack_server.pooling_calls import check_generates
 from llm_stack_server.routes import (
@@ -40,6 +40,8 @@ from llm_stack_server.settings import ServerSettings
 from llm_stack_server.usage_limits import UsageMiddleware
 
 MCP_PATH = "/mcp"
+_GENERATING = (chat, completions, messages, responses)
+_OTHERS = (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics)
 # What a page may read of an answer's headers.
 _EXPOSED_HEADERS = (
     "retry-after",
@@ -72,9 +74,9 @@ def create_app(
         context.lifecycle.attach(engine)
     app = FastAPI(title="LLM Stack", openapi_url=None, redirect_slashes=False)
     app.state.context = context
-    for module in (chat, completions, messages, responses):
+    for module in _GENERATING:
         app.include_router(module.router, dependencies=[Depends(check_generates)])
-    for module in (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics):
+    for module in _OTHERS:
         app.include_router(module.router)
     page = page_files() if settings.web_page else {}
     app.include_router(page_router(page))
@@ -102,7 +104,12 @@ def create_app(
             expose_headers=_EXPOSED_HEADERS,
         )
     app.add_middleware(SecurityHeadersMiddleware)
-    app.add_middleware(ObservingMiddleware, journal=context.journal, answers=context.metrics.http_requests)
+    app.add_middleware(
+        ObservingMiddleware,
+        journal=context.journal,
+        answers=context.metrics.http_requests,
+        plain_paths=[path for module in (*_GENERATING, *_OTHERS) for path in plain_paths_of(module.router)],
+    )
     return app
 
 

@@ -21,6 +21,7 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.http_protocol import BoundedHeadProtocol
 from llm_stack_server.listening import check_exposure, listen, url_of
+from llm_stack_server.observing.outlets import Outlets
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.tls import Tls
 
@@ -36,6 +37,7 @@ _DEATH_GRACE_S = (
 )
 _FLUSH_S = 2.0  # for the last error events after the engine was shut down
 _KEEP_ALIVE_S = 65
+_STDERR = 2  # the file descriptor
 
 
 def serve(settings: ServerSettings, options: EngineOptions) -> int:
@@ -95,8 +97,8 @@ class Serving:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="warning" if not settings.access_log else "info",
-                access_log=settings.access_log,
+                log_level="warning",
+                access_log=False,  # ours is of the application: `observing.access_log`
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 server_header=False,
                 proxy_headers=False,  # nothing here goes by the client's address
@@ -113,6 +115,7 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        outlets = Outlets(self._settings, self._context.journal, self._context.metrics, _STDERR)
         http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
         _say(f"listening on {self._url}, loading {self._options.model}")
         try:
@@ -124,6 +127,7 @@ class Serving:
             self._http.should_exit = True
             self._http.force_exit = True
             await http
+            outlets.close()
 
     async def _start_grpc(self) -> None:
         if self._settings.grpc_port is None:

@@ -23,10 +23,13 @@ _NOT_NEGATIVE = (
     "requests_per_minute",
     "tokens_per_minute",
 )
+MAX_WORKERS = 64
 _SECONDS = ("drain_timeout_s", "max_request_s")
 _POSITIVE_SECONDS = ("stream_stall_s", "body_timeout_s")
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.\-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_URL = re.compile(r"https?://[^\s/]+(?:/\S*)?")
 _HOST = re.compile(r"[A-Za-z0-9.\-]{1,253}")
+ACCESS_LOG_STYLES = ("off", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -130,13 +133,28 @@ class ServerSettings:
         DEFAULT_TIMEOUT_S, "Seconds in which a request body must arrive, or it gets 408."
     )
     drain_timeout_s: float = _option(30.0, "Seconds that running requests may take to finish after SIGTERM.")
+    api_workers: int = _option(
+        1, "Processes that answer HTTP, for one engine. From 2 on, one that dies is started again."
+    )
+    max_worker_deaths: int = _option(
+        8, "Deaths of such processes within five minutes at which the server exits. 1: exit at the first."
+    )
     max_core_deaths: int = _option(
         8,
         "Deaths of the engine's process within five minutes at which the server exits; until then it is "
         "started again and running requests go on. 1: exit at the first.",
     )
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
-    access_log: bool = _option(False, "Log every HTTP request.")
+    access_log: str = _option(
+        "off", "One line on stderr for each request, at its end.", choices=ACCESS_LOG_STYLES
+    )
+    otlp_traces_endpoint: str | None = _option(
+        None,
+        "URL to which spans of requests are sent, such as http://localhost:4318/v1/traces (OTLP over HTTP).",
+    )
+    traces_sample_ratio: float = _option(
+        1.0, "Share of the traces that begin here to send, 0 to 1; of others the client has decided."
+    )
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -156,8 +174,7 @@ class ServerSettings:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise StartupError(f"{name}: must not be negative, got {getattr(self, name)}")
-        if self.max_core_deaths < 1:
-            raise StartupError(f"max_core_deaths: must be at least 1, got {self.max_core_deaths}")
+        self._check_processes()
         for name in _SECONDS:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -168,12 +185,36 @@ class ServerSettings:
                 raise StartupError(f"{name}: must be a finite number above 0, got {value}")
         if self.log_level not in LOG_LEVELS:
             raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
+        self._check_observing()
         if not all(self.served_model_name):
             raise StartupError("served_model_name: must not be empty")
 
     def is_open(self) -> bool:
         """Whether anyone who reaches the port may use the server."""
         return not self.api_key and self.api_key_file is None and self.tls_client_ca is None
+
+    def _check_observing(self) -> None:
+        if self.access_log not in ACCESS_LOG_STYLES:
+            styles = ", ".join(ACCESS_LOG_STYLES)
+            raise StartupError(f"access_log: must be one of {styles}, got {self.access_log!r}")
+        if not 0 <= self.traces_sample_ratio <= 1:
+            raise StartupError(
+                f"traces_sample_ratio: must be between 0 and 1, got {self.traces_sample_ratio}"
+            )
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not _URL.fullmatch(endpoint):
+            raise StartupError(
+                f"otlp_traces_endpoint: must be like http://localhost:4318/v1/traces, got {endpoint!r}"
+            )
+
+    def _check_processes(self) -> None:
+        for name in ("max_core_deaths", "max_worker_deaths", "api_workers"):
+            if getattr(self, name) < 1:
+                raise StartupError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.api_workers > MAX_WORKERS:
+            raise StartupError(f"api_workers: must be at most {MAX_WORKERS}, got {self.api_workers}")
+        if self.api_workers > 1 and self.grpc_port is not None:
+            raise StartupError("grpc_port: gRPC is spoken by one process alone: leave api_workers at 1")
 
     def _check_network(self) -> None:
         for name in ("tls_key", "tls_client_ca"):

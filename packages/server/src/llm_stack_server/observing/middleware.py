@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from prometheus_client import Counter
 
 from llm_stack_server.asgi import App, Message, Receive, Scope, Send
@@ -25,17 +28,21 @@ class ObservingMiddleware:
     One wrapper around `send` does all of it: it is called for each frame of a stream.
     """
 
-    def __init__(self, app: App, journal: RequestJournal, answers: Counter) -> None:
+    def __init__(
+        self, app: App, journal: RequestJournal, answers: Counter, plain_paths: Collection[str] = ()
+    ) -> None:
         """Follow the requests of ``app``.
 
         Args:
             app: What is followed.
             journal: Gets the records.
             answers: Counts answers by method, route and status.
+            plain_paths: Routes whose template is their path.
         """
         self._app = app
         self._journal = journal
         self._answers = answers
+        self._plain_paths = frozenset(plain_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application and follow what it sends."""
@@ -58,14 +65,21 @@ class ObservingMiddleware:
             self._end(scope, record)
 
     def _end(self, scope: Scope, record: RequestRecord) -> None:
-        # Never the raw path: clients choose it.
-        record.route = getattr(scope.get("route"), "path", UNMATCHED)
+        record.route = self._template_of(scope)
         if not record.status:
             record.status = _STATUS_CLIENT_GONE if record.client_left else _STATUS_FAULT
         key = api_key_of(scope)
         record.key_name = None if key is None else key.name
         self._answers.labels(record.method, record.route, str(record.status)).inc()
         self._journal.end(record)
+
+    def _template_of(self, scope: Scope) -> str:
+        """The template of the route; never the raw path, which clients choose."""
+        template: str | None = getattr(scope.get("route"), "path", None)
+        if template is not None:
+            return template
+        # Refused by a guard before its route was looked for.
+        return scope["path"] if scope["path"] in self._plain_paths else UNMATCHED
 
 
 class _Answer:
@@ -101,3 +115,8 @@ class _Answer:
             )
             message = {**message, "headers": [*headers, (_REQUEST_ID, record.request_id.encode())]}
         await self._send(message)
+
+
+def plain_paths_of(router: APIRouter) -> list[str]:
+    """Paths of its routes that have no parameter."""
+    return [route.path for route in router.routes if isinstance(route, APIRoute) and "{" not in route.path]
