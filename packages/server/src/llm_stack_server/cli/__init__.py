@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "look": {
         "top": "watch a running server in the terminal",
+        "config": "check a file of options, show those that hold, write one to begin with",
         "models": "list the architectures and how each is served, or check a checkpoint",
         "doctor": "look at this machine, and at a model, and say what works",
         "version": "print the versions of all parts",

@@ -14,6 +14,7 @@ from llm_engine.options import EngineOptions
 
 from llm_stack_server.bench import plots, provenance
 from llm_stack_server.bench.workloads import Lengths, Workload, draw_workload, make_workloads
+from llm_stack_server.cli.config_file import add_config_flag, read_config, require_model
 from llm_stack_server.cli.flags import add_flags
 from llm_stack_server.errors import ServerError
 
@@ -24,6 +25,7 @@ _KINDS = {
     "serve": "latencies and goodput of a running server under random arrivals",
 }
 _HIGHEST_ID = 10_000
+_OWN = frozenset({"profile_start", "progress"})  # options that the measurements set themselves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -234,8 +236,9 @@ def _run_serve(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="an alias, a folder or a hub id")
-    add_flags(parser, EngineOptions, skip={"model", "profile_start", "progress"})
+    parser.add_argument("model", nargs="?", default=argparse.SUPPRESS, help="an alias, a folder or a hub id")
+    add_config_flag(parser)
+    add_flags(parser, EngineOptions, skip={"model", *_OWN})
 
 
 def _add_requests(parser: argparse.ArgumentParser, *, requests: int, prompt: str, output: str) -> None:
@@ -274,7 +277,9 @@ def _sizes(text: str) -> list[int]:
 
 
 def _options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The engine's options that were given, by name."""
+    """The engine's options that were given, by name: as flags or in a file."""
+    read_config(parsed, skip=_OWN)
+    require_model(parsed)
     return {
         field.name: getattr(parsed, field.name)
         for field in fields(EngineOptions)

@@ -18,6 +18,7 @@ from llm_engine.options import EngineOptions
 
 from llm_stack_server.batch.files import InputFile, Ledger, OutputFile
 from llm_stack_server.batch.runner import BatchRunner, Counts
+from llm_stack_server.cli.config_file import add_config_flag, read_config, require_model
 from llm_stack_server.cli.flags import add_flags, from_flags
 from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
@@ -34,7 +35,13 @@ _LOG_INTERVAL_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the files, the model and the flags of server and engine that matter."""
-    parser.add_argument("model", help="an alias such as smollm2, a folder with safetensors, or a .gguf file")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=argparse.SUPPRESS,
+        help="an alias such as smollm2, a folder with safetensors, or a .gguf file",
+    )
+    add_config_flag(parser)
     parser.add_argument(
         "-i", "--input", type=Path, required=True, metavar="FILE", help="requests, a JSON object a line"
     )
@@ -60,9 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Check options and files, then run all lines: 0 if every one ran, else 1."""
-    given = {name: value for name, value in vars(parsed).items() if name in _SERVER_FLAGS}
-    # Answers are in the file: none is kept for a later GET.
-    settings = from_flags(ServerSettings, argparse.Namespace(**given), max_stored_responses=0)
+    # What is of sockets and clients has no use here. Answers are in the output: none is kept for a later GET.
+    others = {field.name for field in fields(ServerSettings)} - _SERVER_FLAGS
+    read_config(parsed, skip=others)
+    require_model(parsed)
+    settings = from_flags(ServerSettings, parsed, max_stored_responses=0)
     options = from_flags(EngineOptions, parsed)
     in_flight = 2 * options.max_num_seqs if parsed.in_flight is None else parsed.in_flight
     if in_flight < 1:

@@ -6,24 +6,26 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from typing import Any
 
 from llm_engine.options import EngineOptions
 from llm_engine.sampling_params import SamplingParams
 
+from llm_stack_server.cli.config_file import add_config_flag, read_config
 from llm_stack_server.cli.flags import add_flags, from_flags
 from llm_stack_server.engine_port import Engine
 
 DEFAULT_MODEL = "smollm2"
+_SEED = "request_seed"  # the engine has a seed too, which a file may set
 _SAMPLING_FLAGS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare model, sampling and engine flags."""
     parser.add_argument(
-        "--model", default=DEFAULT_MODEL, help=f"alias, folder or .gguf file (default: {DEFAULT_MODEL})"
+        "--model", default=argparse.SUPPRESS, help=f"alias, folder or .gguf file (default: {DEFAULT_MODEL})"
     )
+    add_config_flag(parser)
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
         "--max-tokens", type=int, metavar="INT", help="tokens at most (default: what the context holds)"
@@ -37,14 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-p", type=float, metavar="FLOAT", help="drop tokens below this share of the best"
     )
     sampling.add_argument("--repetition-penalty", type=float, metavar="FLOAT", help="1 is off")
-    sampling.add_argument("--seed", type=int, metavar="INT", help="of the draws, and of the engine")
+    sampling.add_argument("--seed", dest=_SEED, type=int, metavar="INT", help="of the draws")
     add_flags(parser, EngineOptions, skip={"model", "seed"})
 
 
 def engine_options(parsed: argparse.Namespace) -> EngineOptions:
-    """The engine's options from the flags; a small batch is enough for one user."""
-    given = {field.name for field in fields(EngineOptions) if field.name in vars(parsed)} - {"seed"}
-    return from_flags(EngineOptions, argparse.Namespace(**{name: getattr(parsed, name) for name in given}))
+    """The engine's options from the flags and the file that they name."""
+    read_config(parsed)
+    if "model" not in vars(parsed):
+        parsed.model = DEFAULT_MODEL
+    return from_flags(EngineOptions, parsed)
 
 
 def sampling_params(parsed: argparse.Namespace) -> SamplingParams:
@@ -53,7 +57,7 @@ def sampling_params(parsed: argparse.Namespace) -> SamplingParams:
     Raises:
         llm_engine.errors.InvalidRequest: a value is out of range.
     """
-    given = {name: getattr(parsed, name) for name in _SAMPLING_FLAGS}
+    given = {name: getattr(parsed, _SEED if name == "seed" else name) for name in _SAMPLING_FLAGS}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -1,0 +1,1 @@
+"""Options from one source: the dataclasses of server and engine, and a file in YAML."""
