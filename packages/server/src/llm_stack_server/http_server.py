@@ -11,7 +11,6 @@ import uvicorn
 
 from llm_stack_server.asgi import App
 from llm_stack_server.http_protocol import BoundedHeadProtocol
-from llm_stack_server.settings import ServerSettings
 from llm_stack_server.shared_listener import SharedListener
 from llm_stack_server.tls import Tls
 
@@ -23,12 +22,11 @@ class HttpServer(uvicorn.Server):
 
     Args:
         app: What answers.
-        settings: The server's options.
         tls: The certificate, or None.
         is_shared: Whether other processes accept at the same socket.
     """
 
-    def __init__(self, app: App, settings: ServerSettings, tls: Tls | None, *, is_shared: bool) -> None:
+    def __init__(self, app: App, tls: Tls | None, *, is_shared: bool) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

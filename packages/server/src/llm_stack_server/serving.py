@@ -21,6 +21,7 @@ from llm_stack_server.errors import StartupError
 from llm_stack_server.event_loop import either
 from llm_stack_server.http_server import HttpServer
 from llm_stack_server.listening import url_of
+from llm_stack_server.observing.outlets import Outlets
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.tls import Tls
 
@@ -34,6 +35,7 @@ _DEATH_GRACE_S = (
     5.0  # answers 503 for so long after the engine died, then exits for a supervisor to restart it
 )
 _FLUSH_S = 2.0  # for the last error events after the engine was shut down
+_STDERR = 2  # the file descriptor
 
 
 class EngineSource(Protocol):
@@ -88,7 +90,7 @@ class Serving:
         self._url = url_of(listener, is_tls=tls is not None)
         app = create_app(settings, shared=shared)
         self.context: Context = app.state.context
-        self._http = HttpServer(app, settings, tls, is_shared=shared is not None)
+        self._http = HttpServer(app, tls, is_shared=shared is not None)
         self._grpc: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -99,6 +101,7 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
+        outlets = Outlets(self._settings, self.context.journal, self.context.metrics, _STDERR)
         http = asyncio.ensure_future(self._http.serve(sockets=[self._listener]))
         self._tell(f"listening on {self._url}, loading {self._source.model}")
         try:
@@ -110,6 +113,7 @@ class Serving:
             self._http.should_exit = True
             self._http.force_exit = True
             await http
+            outlets.close()
 
     async def _start_grpc(self) -> None:
         if self._settings.grpc_port is None:

@@ -27,7 +27,9 @@ MAX_WORKERS = 64
 _SECONDS = ("drain_timeout_s", "max_request_s")
 _POSITIVE_SECONDS = ("stream_stall_s", "body_timeout_s")
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.\-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_URL = re.compile(r"https?://[^\s/]+(?:/\S*)?")
 _HOST = re.compile(r"[A-Za-z0-9.\-]{1,253}")
+ACCESS_LOG_STYLES = ("off", "text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -143,7 +145,16 @@ class ServerSettings:
         "started again and running requests go on. 1: exit at the first.",
     )
     log_level: str = _option("info", "What the log on stderr holds.", choices=LOG_LEVELS)
-    access_log: bool = _option(False, "Log every HTTP request.")
+    access_log: str = _option(
+        "off", "One line on stderr for each request, at its end.", choices=ACCESS_LOG_STYLES
+    )
+    otlp_traces_endpoint: str | None = _option(
+        None,
+        "URL to which spans of requests are sent, such as http://localhost:4318/v1/traces (OTLP over HTTP).",
+    )
+    traces_sample_ratio: float = _option(
+        1.0, "Share of the traces that begin here to send, 0 to 1; of others the client has decided."
+    )
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -174,12 +185,27 @@ class ServerSettings:
                 raise StartupError(f"{name}: must be a finite number above 0, got {value}")
         if self.log_level not in LOG_LEVELS:
             raise StartupError(f"log_level: must be one of {', '.join(LOG_LEVELS)}, got {self.log_level!r}")
+        self._check_observing()
         if not all(self.served_model_name):
             raise StartupError("served_model_name: must not be empty")
 
     def is_open(self) -> bool:
         """Whether anyone who reaches the port may use the server."""
         return not self.api_key and self.api_key_file is None and self.tls_client_ca is None
+
+    def _check_observing(self) -> None:
+        if self.access_log not in ACCESS_LOG_STYLES:
+            styles = ", ".join(ACCESS_LOG_STYLES)
+            raise StartupError(f"access_log: must be one of {styles}, got {self.access_log!r}")
+        if not 0 <= self.traces_sample_ratio <= 1:
+            raise StartupError(
+                f"traces_sample_ratio: must be between 0 and 1, got {self.traces_sample_ratio}"
+            )
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not _URL.fullmatch(endpoint):
+            raise StartupError(
+                f"otlp_traces_endpoint: must be like http://localhost:4318/v1/traces, got {endpoint!r}"
+            )
 
     def _check_processes(self) -> None:
         for name in ("max_core_deaths", "max_worker_deaths", "api_workers"):

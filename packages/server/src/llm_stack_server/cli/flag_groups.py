@@ -8,6 +8,7 @@ from collections.abc import Mapping
 FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "ServerSettings": {
         "address and log": ("host", "port", "grpc_port", "log_level", "access_log", "drain_timeout_s"),
+        "traces": ("otlp_traces_endpoint", "traces_sample_ratio"),
         "processes": ("api_workers", "max_worker_deaths", "max_core_deaths"),
         "who may ask": (
             "api_key",
