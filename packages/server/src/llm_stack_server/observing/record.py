@@ -133,3 +133,10 @@ def note_error(scope: Scope, error: ApiError) -> None:
     record = record_of(scope)
     if record is not None:
         record.fail(error)
+
+
+def note_sent(scope: Scope, num_bytes: int) -> None:
+    """So many bytes of the answer's body went to the connection past `ObservingMiddleware`."""
+    record = record_of(scope)
+    if record is not None:
+        record.bytes_sent += num_bytes

@@ -30,6 +30,7 @@ _BATCH = 128
 _LINGER_S = 1.0
 _EXPORT_S = 10.0
 _CLOSE_S = 3.0
+_GIVE_UP_S = 1.0
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
@@ -73,6 +74,7 @@ class TraceExport:
         """Send what waits; give up an export that goes on."""
         self._queue.close(_CLOSE_S)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._queue.close(_GIVE_UP_S)  # what it gave up is counted
 
     def _export(self, records: Sequence[RequestRecord]) -> int:
         spans = [span for record in records for span in spans_of(record, self._resource)]
