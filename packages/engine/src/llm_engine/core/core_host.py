@@ -116,6 +116,14 @@ class CoreHost:
             StartupError: It could not start; nothing is left running.
         """
         await self.begin()
+        await self.wait_ready()
+
+    async def wait_ready(self) -> None:
+        """Wait until the first core is ready; `begin` came before.
+
+        Raises:
+            StartupError: It could not start; nothing is left running.
+        """
         waiting = [asyncio.ensure_future(one.wait()) for one in (self._ready_once, self._dead)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
