@@ -65,7 +65,7 @@ class Served:
                 start_new_session=True,
             )
 
-    def wait_ready(self, limit_s: float = 300.0) -> None:
+    def wait_ready(self, limit_s: float = 900.0) -> None:
         """Wait until requests are served; raises `RuntimeError` with the log where that does not come."""
         end_s = time.monotonic() + limit_s
         while time.monotonic() < end_s and self._process.poll() is None:

@@ -23,7 +23,7 @@ class Mailbox:
         self._open_choices = num_choices
         self._waiting: dict[int, RequestDelta] = {}
         self._error: EngineError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: RequestDelta | EngineError) -> None:
         """Add a delta, or the error that ends the request."""
@@ -32,7 +32,10 @@ class Mailbox:
         else:
             earlier = self._waiting.get(item.index)
             self._waiting[item.index] = item if earlier is None else join_deltas(earlier, item)
-        self._changed.set()
+        if self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
 
     async def get(self) -> RequestDelta | None:
         """The next delta; None after the last.
@@ -45,8 +48,8 @@ class Mailbox:
         while not self._waiting:
             if self._error is not None:
                 raise self._error
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         delta = self._waiting.pop(next(iter(self._waiting)))
         if delta.finish_reason is not None:
             self._open_choices -= 1

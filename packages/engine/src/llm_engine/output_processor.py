@@ -111,15 +111,13 @@ class OutputProcessor:
                 live, _ = self._live[refusal.request_id]
                 self._fail(live, _refusal_error(refusal), followup)
         known = self._live
-        found = [(row, known[row.request_id]) for row in outputs.rows if row.request_id in known]
-        texts = self._new_texts(found)
-        for row, (live, choice) in found:
+        found = [(row, *known[row.request_id]) for row in outputs.rows if row.request_id in known]
+        for (row, live, choice), (text, stop) in zip(found, self._new_texts(found), strict=True):
             if row.request_id not in known:
                 continue  # another choice of its request failed in this very step
             if row.error is not None:
                 self._fail(live, RequestFailed(row.error, live.request_id), followup)
                 continue
-            text, stop = texts.get(row.request_id, _NO_TEXT)
             self._advance(live, choice, row, text, stop, followup)
         return followup
 
@@ -200,35 +198,31 @@ class OutputProcessor:
             include_stop_str_in_output=include,
         )
 
-    def _new_texts(
-        self, found: Sequence[tuple[Row, tuple[LiveRequest, Choice]]]
-    ) -> dict[str, tuple[str, str | None]]:
-        """By row, its new text and the stop string that completed in it; one call of the detokenizer for all.
-
-        Rows whose tokens show as no text are left out.
-        """
-        asked = [
-            (row, live, choice, tokens)
-            for row, (live, choice) in found
-            if choice.slot is not None and (tokens := _shown_tokens(row, live))
-        ]
-        if not asked or self._detokenizer is None:
-            return {}
-        slots = [choice.slot for _, _, choice, _ in asked]
-        offsets = np.zeros(len(asked) + 1, np.int32)
-        np.cumsum([len(tokens) for *_, tokens in asked], out=offsets[1:])
+    def _new_texts(self, found: Sequence[tuple[Row, LiveRequest, Choice]]) -> list[tuple[str, str | None]]:
+        """For each row its new text and the stop string that completed in it; one call of the detokenizer."""
+        texts = [_NO_TEXT] * len(found)
+        places: list[int] = []
+        slots: list[int] = []
+        ids: list[int] = []
+        offsets = [0]
+        for place, (row, live, choice) in enumerate(found):
+            if choice.slot is not None and (tokens := _shown_tokens(row, live)):
+                places.append(place)
+                slots.append(choice.slot)
+                ids += tokens
+                offsets.append(len(ids))
+        if not places or self._detokenizer is None:
+            return texts
         step = self._detokenizer.step(
-            np.array(slots, np.int32),
-            np.array([token for *_, tokens in asked for token in tokens], np.int32),
-            offsets,
+            np.array(slots, np.int32), np.array(ids, np.int32), np.array(offsets, np.int32)
         )
-        new: dict[str, tuple[str, str | None]] = {}
-        for (row, live, choice, _), text, stop in zip(asked, step.texts, step.stops.tolist(), strict=True):
+        for place, text, stop in zip(places, step.texts, step.stops.tolist(), strict=True):
+            row, live, choice = found[place]
             if choice.late_stops is not None:
                 armed = choice.num_output_tokens + len(row.tokens) >= live.params.min_tokens
                 text, stop = choice.late_stops.push(text, armed=armed)
-            new[row.request_id] = (text, live.params.stop_strings[stop] if stop >= 0 else None)
-        return new
+            texts[place] = (text, live.params.stop_strings[stop] if stop >= 0 else None)
+        return texts
 
     def _flush_text(self, choice: Choice) -> str:
         """The text still held back; closes the choice's detokenizer slot."""

@@ -16,13 +16,13 @@ from llm_stack_server.generation import Generation
 from llm_stack_server.observing.record import note_error
 from llm_stack_server.stream_sender import StreamBounds
 from llm_stack_server.streaming import DATA_EVENTS, EventStream, Framing, frames
-from llm_stack_server.views.view import View, stream_events, whole_answer
+from llm_stack_server.views.view import Chunk, View, stream_events, whole_answer
 
 
 async def answer(
     request: Request,
     generation: Generation,
-    view: View,
+    view: View[Chunk],
     *,
     stream: bool,
     headers: Mapping[str, str],

@@ -17,6 +17,14 @@ class Connection(Protocol):
         """Whether the client has not taken what was sent, so that sending would wait."""
         ...
 
+    def write_chunk(self, data: bytes) -> None:
+        """Send a piece of the body that is being streamed, without the way through the application's guards.
+
+        Its head must have gone out by `send`, which also sends the end. Where the client has gone, nothing
+        happens.
+        """
+        ...
+
     def abort(self) -> None:
         """Close at once; what was not sent is thrown away."""
         ...

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import msgspec
 from llm_engine.errors import InvalidRequest
 from llm_engine.outputs import RequestDelta
 from llm_engine.sampling_params import SamplingParams
@@ -108,8 +109,7 @@ class Unlimited:
         """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True):
     """A delta of the engine with its place in the answer.
 
     Attributes:

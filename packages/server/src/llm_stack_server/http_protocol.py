@@ -61,6 +61,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """Whether the client has not taken what was sent."""
         return self.flow.write_paused
 
+    def write_chunk(self, data: bytes) -> None:
+        """Send a chunk of the answer whose head has gone out."""
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
     def abort(self) -> None:
         """Close at once; what was not sent is thrown away."""
         self.transport.abort()

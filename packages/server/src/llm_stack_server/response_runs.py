@@ -33,7 +33,7 @@ class Run(Protocol):
 class OneGeneration:
     """A response that is one generation."""
 
-    def __init__(self, view: View, generation: Generation) -> None:
+    def __init__(self, view: View[Event], generation: Generation) -> None:
         self._view = view
         self._generation = generation
 

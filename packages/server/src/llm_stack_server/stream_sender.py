@@ -31,6 +31,9 @@ class StreamSender:
     """Sends frames as they come. While the client takes none they are joined and kept, within the bounds.
 
     So a slow client never slows the engine down, and never makes the server hold more than a set amount.
+
+    Attributes:
+        num_direct_bytes: Bytes of the body that went to the connection at once and not through ``send``.
     """
 
     def __init__(self, send: Send, connection: Connection | None, bounds: StreamBounds) -> None:
@@ -41,6 +44,7 @@ class StreamSender:
         self._kept_bytes = 0
         self._flush: asyncio.Task[None] | None = None
         self._progress_s = 0.0
+        self.num_direct_bytes = 0
 
     async def run(self, frames: AsyncGenerator[bytes, None]) -> None:
         """Send all frames and the end of the body.
@@ -50,10 +54,13 @@ class StreamSender:
         """
         try:
             async for frame in frames:
-                if self._flush is None and not self._is_paused():
-                    await self._send_body(frame, more=True)
-                else:
+                if self._flush is not None or self._is_paused():
                     self._keep(frame)
+                elif self._connection is not None:
+                    self._connection.write_chunk(frame)
+                    self.num_direct_bytes += len(frame)
+                else:
+                    await self._send_body(frame, more=True)
             await self._finish()
         finally:
             if self._flush is not None:

@@ -11,12 +11,13 @@ from typing import Any
 from starlette.responses import Response
 
 from llm_stack_server.asgi import Receive, Scope, Send
-from llm_stack_server.connection import Connection, connection_of
+from llm_stack_server.connection import connection_of
 from llm_stack_server.disconnect import until_disconnect
 from llm_stack_server.errors import ApiError, ClientDisconnected, SlowReader
 from llm_stack_server.http_errors import anthropic_body, log_fault, to_api_error
-from llm_stack_server.observing.record import note_error
+from llm_stack_server.observing.record import note_error, note_sent
 from llm_stack_server.stream_sender import StreamBounds, StreamSender
+from llm_stack_server.views.view import C
 
 _LOG = logging.getLogger("llm_stack_server")
 _STATUS_TOO_SLOW = 408
@@ -36,8 +37,10 @@ class Framing:
     end: bytes
     error_body: Callable[[ApiError], Mapping[str, Any]]
 
-    def frame(self, event: Mapping[str, Any]) -> bytes:
-        """One event. NaN and infinity never pass."""
+    def frame(self, event: Mapping[str, Any] | bytes) -> bytes:
+        """One event, or the JSON of one that needs no name. NaN and infinity never pass."""
+        if isinstance(event, bytes):
+            return b"data: " + event + b"\n\n"
         data = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         head = b"event: " + str(event["type"]).encode() + b"\n" if self.named else b""
         return head + b"data: " + data + b"\n\n"
@@ -55,7 +58,7 @@ EVENTS_WITHOUT_END = Framing(
 
 
 async def frames(
-    events: AsyncGenerator[Mapping[str, Any], None],
+    events: AsyncGenerator[C, None],
     framing: Framing = DATA_EVENTS,
     on_error: Callable[[ApiError], None] | None = None,
 ) -> AsyncGenerator[bytes, None]:
@@ -103,8 +106,9 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all frames; when the client leaves, the work behind them ends at once."""
         connection = connection_of(scope)
+        sender = StreamSender(send, connection, self._bounds)
         try:
-            await until_disconnect(receive, self._send_all(send, connection))
+            await until_disconnect(receive, self._send_all(send, sender))
         except ClientDisconnected:
             return
         except SlowReader as error:
@@ -117,7 +121,8 @@ class EventStream(Response):
             await receive()  # the disconnect, so that the server knows of it before we return
         finally:
             await self._content.aclose()
+            note_sent(scope, sender.num_direct_bytes)
 
-    async def _send_all(self, send: Send, connection: Connection | None) -> None:
+    async def _send_all(self, send: Send, sender: StreamSender) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await StreamSender(send, connection, self._bounds).run(self._content)
+        await sender.run(self._content)

@@ -11,8 +11,9 @@ from llm_engine.outputs import TokenLogprobs
 from llm_stack_server.generation import ChoiceDelta, Usage
 from llm_stack_server.output_formats.events import Arguments, CallStart, OutputEvent, Reasoning, Text
 from llm_stack_server.views.choice_reader import ChoiceReader
+from llm_stack_server.views.text_template import TextTemplate
 from llm_stack_server.views.tokens import TokenTexts
-from llm_stack_server.views.view import Envelope, Event
+from llm_stack_server.views.view import Chunk, Envelope, Event
 
 _CHUNK = "chat.completion.chunk"
 _WHOLE = "chat.completion"
@@ -45,6 +46,7 @@ class ChatView:
         self._texts = texts
         self._readers = readers
         self._choices = [_Choice() for _ in readers]
+        self._templates: dict[int, TextTemplate] = {}
         self._want_logprobs = logprobs
         self._include_usage = include_usage
 
@@ -53,13 +55,18 @@ class ChatView:
         for index in range(len(self._choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
-    def chunks(self, event: ChoiceDelta) -> Iterable[Event]:
+    def chunks(self, event: ChoiceDelta) -> Iterable[Chunk]:
         """A chunk a piece, the logprobs with the first, then the end of the choice in a chunk of its own."""
         delta, reader = event.delta, self._readers[event.choice]
-        entries = self._entries(delta.logprobs)
-        for shown in filter(None, (self._shown(reader, piece) for piece in reader.read(delta))):
-            yield self._chunk(event.choice, shown, logprobs=entries)
-            entries = []
+        entries = self._entries(delta.logprobs) if delta.logprobs else []
+        for piece in reader.read(delta):
+            if isinstance(piece, Text) and not entries:
+                yield self._text_chunk(event.choice, piece.text)
+                continue
+            shown = self._shown(reader, piece)
+            if shown is not None:
+                yield self._chunk(event.choice, shown, logprobs=entries)
+                entries = []
         if entries:
             yield self._chunk(event.choice, {"content": ""}, logprobs=entries)
         if delta.finish_reason is not None:
@@ -128,6 +135,14 @@ class ChatView:
             case Arguments(call, text):
                 return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
         return None
+
+    def _text_chunk(self, index: int, text: str) -> bytes:
+        """More text, without logprobs: what most chunks are."""
+        template = self._templates.get(index)
+        if template is None:
+            template = TextTemplate(lambda text: self._chunk(index, {"content": text}))
+            self._templates[index] = template
+        return template.fill(text)
 
     def _chunk(
         self,

@@ -9,8 +9,9 @@ from typing import Any
 from llm_engine.outputs import TokenLogprobs
 
 from llm_stack_server.generation import ChoiceDelta, Usage
+from llm_stack_server.views.text_template import TextTemplate
 from llm_stack_server.views.tokens import TextOffsets, TokenTexts
-from llm_stack_server.views.view import Envelope, Event
+from llm_stack_server.views.view import Chunk, Envelope, Event
 
 _KIND = "text_completion"
 
@@ -98,6 +99,7 @@ class CompletionView:
         self._include_usage = include_usage
         self._echo = echo
         self._choices = [_Choice(TextOffsets(texts, hidden)) for _ in range(num_choices)]
+        self._templates: dict[int, TextTemplate] = {}
         # Only the first choice of a prompt brings the prompt's logprobs; its siblings wait for them.
         self._prompt_logprobs: dict[int, Sequence[TokenLogprobs | None]] = {}
         self._held: dict[int, list[ChoiceDelta]] = {}
@@ -106,10 +108,12 @@ class CompletionView:
         """Nothing: completions have no role."""
         return ()
 
-    def chunks(self, event: ChoiceDelta) -> Iterable[Event]:
+    def chunks(self, event: ChoiceDelta) -> Iterable[Chunk]:
         """Text and logprobs, then the end of the choice in a chunk of its own."""
         for piece in self._pieces(event):
-            if piece.text or piece.logprobs.tokens:
+            if piece.text and not self._want_logprobs:
+                yield self._text_chunk(piece.choice, piece.text)
+            elif piece.text or piece.logprobs.tokens:
                 yield self._chunk(piece.choice, piece.text, piece.logprobs)
             if piece.finish_reason is not None:
                 yield self._chunk(
@@ -143,6 +147,14 @@ class CompletionView:
             for index, choice in enumerate(self._choices)
         ]
         return self._envelope.wrap(_KIND, choices, usage=usage.as_json())
+
+    def _text_chunk(self, index: int, text: str) -> bytes:
+        """More text, without logprobs: what most chunks are."""
+        template = self._templates.get(index)
+        if template is None:
+            template = TextTemplate(lambda text: self._chunk(index, text, None))
+            self._templates[index] = template
+        return template.fill(text)
 
     def _chunk(
         self,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from llm_stack_server.generation import ChoiceDelta, Generation, Usage
 
-Event = dict[str, Any]
+Event: TypeAlias = dict[str, Any]
+Chunk: TypeAlias = Event | bytes
+"""An event, or one that is JSON already; see `text_template`."""
+C = TypeVar("C", bound=Chunk)
+C_co = TypeVar("C_co", bound=Chunk, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +38,18 @@ class Envelope:
         }
 
 
-class View(Protocol):
+class View(Protocol[C_co]):
     """One answer format. Feed deltas, in order of arrival, to `chunks` (streamed) or to `add` (whole)."""
 
-    def opening(self) -> Iterable[Event]:
+    def opening(self) -> Iterable[C_co]:
         """Chunks before the first delta."""
         ...
 
-    def chunks(self, event: ChoiceDelta) -> Iterable[Event]:
+    def chunks(self, event: ChoiceDelta) -> Iterable[C_co]:
         """Chunks for one delta."""
         ...
 
-    def closing(self, usage: Usage) -> Iterable[Event]:
+    def closing(self, usage: Usage) -> Iterable[C_co]:
         """Chunks after the last delta."""
         ...
 
@@ -58,7 +62,7 @@ class View(Protocol):
         ...
 
 
-async def stream_events(view: View, generation: Generation) -> AsyncGenerator[Event, None]:
+async def stream_events(view: View[C], generation: Generation) -> AsyncGenerator[C, None]:
     """All chunks of a streamed answer."""
     deltas = generation.deltas()
     try:
@@ -73,7 +77,7 @@ async def stream_events(view: View, generation: Generation) -> AsyncGenerator[Ev
         await deltas.aclose()
 
 
-async def whole_answer(view: View, generation: Generation) -> Event:
+async def whole_answer(view: View[Chunk], generation: Generation) -> Event:
     """The answer in one piece, from the same deltas that a stream would send."""
     deltas = generation.deltas()
     try:
