@@ -57,8 +57,8 @@ def test_totals_and_groups():
     assert parsed.total("a", x="2", y='q"}') == 4
     assert parsed.total("nothing") is None
     assert parsed.by_label("a", "x") == {"1": 2, "2": 7}
-    assert parsed.without("y", {"p"}).total("a") == 4
-    assert parsed.without("y", {"p"}).total("b") == 5
+    assert parsed.without("y", re.compile("p|z")).total("a") == 4
+    assert parsed.without("y", re.compile("p|z")).total("b") == 5
 
 
 @pytest.mark.parametrize("text", ["<html>no</html>", "a{", 'a{x="} 1', "a one"])
@@ -175,8 +175,8 @@ async def test_a_frame_of_real_metrics(make_client, engine):
     assert "deaths of the core 0" in lines
     assert "ended: stop 4" in lines
     size = len(engine.script.encode()) + 1
-    assert any(re.fullmatch(rf"ann 3 \d+ {3 * size} [\d.]+", line) for line in lines)
-    assert any(re.fullmatch(rf"bob 2 \d+ {size} [\d.]+", line) for line in lines)
+    assert any(re.fullmatch(rf"ann 3 \d+ {3 * size}", line) for line in lines)
+    assert any(re.fullmatch(rf"bob 2 \d+ {size}", line) for line in lines)
     for name in ("first token", "between tokens", "whole request"):
         assert any(re.fullmatch(rf"{name} [\d.]+ m?s [\d.]+ m?s", line) for line in lines)
     assert "k1" not in shown

@@ -182,6 +182,18 @@ def test_markdown_becomes_elements(opened, replay):
     assert body.locator("a").get_attribute("rel") == "noopener noreferrer nofollow"
     assert body.locator("pre").get_attribute("data-language") == "python"
 
+    # Code of an item, as models write it: its lines begin anywhere.
+    replay.script = (
+        "1. **A**:\n   ```python\ndef f():\n    2. x\n```\n\n"
+        "2. **B**\n    ```\n    y\n      z\n    ```\n\nEnd"
+    )
+    opened.ask("Code")
+    body = opened.answer().locator(".body")
+    assert body.locator("ol > li > pre").all_inner_texts() == ["def f():\n    2. x", "y\n  z"]
+    assert body.locator("ol > li > strong").all_inner_texts() == ["A", "B"]
+    assert body.locator("ol").count() == 1
+    assert body.locator("p").inner_text() == "End"
+
 
 def test_what_a_model_writes_does_nothing(opened, replay):
     replay.script = HOSTILE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ _LATENCIES = {
     "between tokens": "inter_token_latency_seconds",
     "whole request": "request_latency_seconds",
 }
-# Asked by those who watch, this program among them: they would hide the traffic.
-_OWN_ROUTES = frozenset({"/metrics", "/version", "/health", "/health/live", "/health/ready"})
+# Asked by those who watch, this program and the web page among them: they would hide the traffic.
+_OWN_ROUTES = re.compile(r"/(page/.*|metrics|version|health(/.*)?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +28,12 @@ class KeyUse:
     Attributes:
         requests: Since the server started.
         prompt_tokens: Since then.
-        output_tokens: Since then.
-        output_rate: Output tokens a second over the last interval; None where there was none.
+        output_tokens: Since then, of requests that have ended.
     """
 
     requests: float
     prompt_tokens: float
     output_tokens: float
-    output_rate: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class Watch:
             deaths=_total(now, "core_deaths_total"),
             finished=now.by_label(f"{PREFIX}_engine_requests_finished_total", "reason"),
             answers=_answers(now, added, interval_s),
-            keys=_keys(now, added, interval_s),
+            keys=_keys(now),
             history=self._shown(),
         )
 
@@ -152,22 +151,21 @@ def _hit_share(samples: Samples) -> float | None:
 
 def _answers(now: Samples, added: Samples, interval_s: float | None) -> dict[str, tuple[float, float | None]]:
     name = f"{PREFIX}_http_requests_total"
-    now, new = now.without("route", _OWN_ROUTES), added.without("route", _OWN_ROUTES).by_label(name, "status")
+    now = now.without("route", _OWN_ROUTES)
+    new = added.without("route", _OWN_ROUTES).by_label(name, "status")
     return {
         status: (count, None if interval_s is None else new.get(status, 0.0) / interval_s)
         for status, count in sorted(now.by_label(name, "status").items())
     }
 
 
-def _keys(now: Samples, added: Samples, interval_s: float | None) -> dict[str, KeyUse]:
-    found = {}
-    for key, requests in sorted(now.by_label(f"{PREFIX}_key_requests_total", "key").items()):
-        tokens = f"{PREFIX}_key_tokens_total"
-        new = added.total(tokens, key=key, kind="output") or 0.0
-        found[key] = KeyUse(
+def _keys(now: Samples) -> dict[str, KeyUse]:
+    tokens = f"{PREFIX}_key_tokens_total"
+    return {
+        key: KeyUse(
             requests=requests,
             prompt_tokens=now.total(tokens, key=key, kind="prompt") or 0.0,
             output_tokens=now.total(tokens, key=key, kind="output") or 0.0,
-            output_rate=None if interval_s is None else new / interval_s,
         )
-    return found
+        for key, requests in sorted(now.by_label(f"{PREFIX}_key_requests_total", "key").items())
+    }

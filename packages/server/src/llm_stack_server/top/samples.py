@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -65,11 +66,14 @@ class Samples:
         found = [value for (each, have), value in self.values.items() if each == name and wanted <= set(have)]
         return sum(found) if found else None
 
-    def without(self, label: str, values: Collection[str]) -> Samples:
-        """The samples but those whose ``label`` is one of ``values``."""
-        return Samples(
-            {key: value for key, value in self.values.items() if dict(key[1]).get(label) not in values}
-        )
+    def without(self, label: str, pattern: re.Pattern[str]) -> Samples:
+        """The samples but those whose ``label`` is matched whole by ``pattern``."""
+        kept = {
+            key: value
+            for key, value in self.values.items()
+            if not pattern.fullmatch(dict(key[1]).get(label, ""))
+        }
+        return Samples(kept)
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
         """The sums of the samples of ``name`` for each value of ``label``."""

@@ -201,11 +201,11 @@ def _engine(figures: Figures) -> Table:
 def _keys(keys: Mapping[str, KeyUse]) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="bright_black", pad_edge=False)
     table.add_column("key", overflow="ellipsis", no_wrap=True, max_width=24)
-    for title in ("requests", "prompt tokens", "output tokens", "output/s"):
+    for title in ("requests", "prompt tokens", "output tokens"):
         table.add_column(title, justify="right")
-    busiest = sorted(keys.items(), key=lambda item: (-(item[1].output_rate or 0.0), -item[1].output_tokens))
+    busiest = sorted(keys.items(), key=lambda item: -item[1].output_tokens)
     for name, use in busiest[:_MAX_KEYS]:
-        values = (use.requests, use.prompt_tokens, use.output_tokens, use.output_rate)
+        values = (use.requests, use.prompt_tokens, use.output_tokens)
         table.add_row(Text(name), *(_number(value) for value in values))
     if len(keys) > _MAX_KEYS:
         table.add_row(Text(f"and {len(keys) - _MAX_KEYS} more", style="bright_black"))

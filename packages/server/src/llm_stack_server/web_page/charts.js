@@ -6,7 +6,7 @@ import { increases, parseMetrics, quantile, total } from "./metrics.js";
 import { ServerFault } from "./server.js";
 
 const INTERVAL_MS = 1000;
-const WINDOW_S = 5; // rates and quantiles are taken over so long
+const WINDOW_S = 10; // rates and quantiles are taken over so long
 const LONGEST_STEP_S = 5; // after a longer pause (a hidden tab, a server that was gone) counting begins anew
 const KEPT_S = 900;
 const PREFIX = "llm_stack_";
@@ -234,7 +234,8 @@ function told(value, format) {
 function seconds(value) {
   if (value === 0) return "0";
   if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
-  return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(value < 10 ? 1 : 0)} s`;
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  return `${value.toFixed(value < 10 && value % 1 ? 1 : 0)} s`;
 }
 
 function compact(value) {

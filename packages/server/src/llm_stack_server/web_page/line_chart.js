@@ -3,7 +3,7 @@
 import { element } from "./elements.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT_PX = 150;
+const HEIGHT_PX = 140;
 const LEFT_PX = 52;
 const TOP_PX = 8;
 const BOTTOM_PX = 20;
@@ -156,12 +156,12 @@ function stack({ timeS, values }) {
   return { timeS, values: values.map((value) => (value === null ? null : (sum += value))) };
 }
 
-/** The least of 1, 2, 5, 10, 20, ... that holds all values; 1 where all are 0. */
+/** The least of 1, 2, 4, 6, 8, 10, 20, ... that holds all values; 1 where all are 0. */
 function niceTop(rows) {
   const most = Math.max(0, ...rows.flatMap(({ values }) => values));
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 5, 10].map((step) => step * power).find((top) => top >= most * 1.02) ?? 20 * power;
+  return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((top) => top >= most * 1.02) ?? 20 * power;
 }
 
 function nearest(points, timeS) {

@@ -3,7 +3,7 @@
 
 import { element } from "./elements.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
+const FENCE = /^(\s*)(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
@@ -49,11 +49,7 @@ function splitBlocks(lines) {
 }
 
 function endOfBlock(lines, start) {
-  const fence = FENCE.exec(lines[start]);
-  if (fence) {
-    for (let at = start + 1; at < lines.length; at++) if (closes(fence[1], lines[at])) return at + 1;
-    return lines.length;
-  }
+  if (FENCE.test(lines[start])) return endOfFence(lines, start);
   if (HEADING.test(lines[start]) || RULE.test(lines[start])) return start + 1;
   if (ITEM.test(lines[start])) return endOfList(lines, start);
   const goesOn = QUOTE.test(lines[start])
@@ -64,10 +60,20 @@ function endOfBlock(lines, start) {
   return at;
 }
 
+function endOfFence(lines, start) {
+  const mark = FENCE.exec(lines[start])[2];
+  for (let at = start + 1; at < lines.length; at++) if (closes(mark, lines[at])) return at + 1;
+  return lines.length;
+}
+
 function endOfList(lines, start) {
   let at = start + 1;
   while (at < lines.length) {
     const line = lines[at];
+    if (/^\s/.test(line) && FENCE.test(line)) {
+      at = endOfFence(lines, at); // code of an item, wherever its lines begin
+      continue;
+    }
     if (!line.trim()) {
       const next = lines[at + 1] ?? "";
       if (!(ITEM.test(next) && !RULE.test(next)) && !/^\s{2,}\S/.test(next)) return at;
@@ -80,7 +86,7 @@ function endOfList(lines, start) {
 }
 
 function closes(mark, line) {
-  const found = /^ {0,3}(`{3,}|~{3,})\s*$/.exec(line);
+  const found = /^\s*(`{3,}|~{3,})\s*$/.exec(line);
   return Boolean(found) && found[1][0] === mark[0] && found[1].length >= mark.length;
 }
 
@@ -104,11 +110,15 @@ function renderBlock(lines, depth) {
 }
 
 function codeBlock(fence, lines) {
-  const isClosed = lines.length > 1 && closes(fence[1], lines.at(-1));
-  const code = element("code", "", lines.slice(1, isClosed ? -1 : undefined).join("\n"));
+  const [, indent, mark, info] = fence;
+  const isClosed = lines.length > 1 && closes(mark, lines.at(-1));
+  const inner = lines.slice(1, isClosed ? -1 : undefined);
+  const starts = inner.filter((line) => line.trim()).map((line) => line.search(/\S/));
+  const margin = Math.min(indent.length, ...starts);
+  const code = element("code", "", inner.map((line) => line.slice(margin)).join("\n"));
   const block = element("pre", "", code);
   block.tabIndex = 0; // it may scroll, so the keyboard must reach it
-  const language = fence[2].trim().split(/\s/)[0];
+  const language = info.trim().split(/\s/)[0];
   if (language) block.dataset.language = language;
   return block;
 }
@@ -123,13 +133,17 @@ function list(lines, depth) {
     if (item.length) made.append(listItem(item, depth));
     item = [];
   };
-  for (const line of lines) {
-    const found = ITEM.exec(line);
+  for (let at = 0; at < lines.length; at++) {
+    const found = ITEM.exec(lines[at]);
     if (found && found[1].length <= indent.length + 1) {
       close();
       item = [found[3]];
+    } else if (FENCE.test(lines[at])) {
+      const end = endOfFence(lines, at);
+      item.push(...lines.slice(at, end));
+      at = end - 1;
     } else {
-      item.push(line);
+      item.push(lines[at]);
     }
   }
   close();
