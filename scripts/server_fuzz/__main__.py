@@ -69,9 +69,18 @@ def _files(given: list[Path]) -> list[Path]:
 
 def _command(model: str, port: int) -> list[str]:
     # Short texts and a time limit, so that no case holds the others up for long.
-    limits = ["--max-model-len", "256", "--max-num-seqs", "32", "--max-request-s", "8", "--threads", "1"]
-    names = ["--served-model-name", "fuzzed", "--port", str(port), "--no-progress", "--mcp"]
-    return [sys.executable, "-m", "llm_stack_server", "serve", model, *names, *limits, "--dtype", "float32"]
+    limits = ["--max-model-len", "256", "--max-num-seqs", "32", "--max-request-s", "20", "--threads", "1"]
+    options = [
+        "--served-model-name",
+        "fuzzed",
+        "--port",
+        str(port),
+        "--no-progress",
+        "--mcp",
+        "--output-format",
+        "hermes",
+    ]
+    return [sys.executable, "-m", "llm_stack_server", "serve", model, *options, *limits, "--dtype", "float32"]
 
 
 def _free_port() -> int:

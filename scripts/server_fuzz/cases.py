@@ -87,12 +87,14 @@ def make_case(seed: int, number: int, seeds: Sequence[Seed]) -> Case:
     """The case of this number; the same one every time."""
     rng = random.Random(f"{seed}:{number}")
     source = rng.choices(seeds, [entry.weight for entry in seeds])[0]
+    content_type = (("content-type", "application/json"),) if source.body is not None else ()
+    accept = (("accept", source.accept),) if source.accept else ()
     case = Case(
         seed=seed,
         number=number,
         method=source.method,
         path=source.path,
-        headers=(("content-type", "application/json"),) if source.body is not None else (),
+        headers=content_type + accept,
     )
     if source.body is not None:
         case = _with_body(case, source.body, rng)

@@ -194,8 +194,9 @@ class _Run:
         )
 
     async def _check_known(self, number: int) -> None:
-        if await self._answer() != self._known:
-            self._report.fail("the known answer has changed", number)
+        answer = await self._answer()
+        if answer != self._known:
+            self._report.fail(f"the known answer was {self._known[:200]!r} and is {answer[:200]!r}", number)
 
     async def _store(self) -> None:
         """Keep a response, for the cases that read or continue one."""

@@ -25,12 +25,14 @@ class Seed:
         path: With query, where it has one.
         body: JSON, or None without a body.
         weight: How often it is taken, relative to others.
+        accept: The header, where the route wants one.
     """
 
     method: str
     path: str
     body: dict[str, Any] | None = None
     weight: int = 2
+    accept: str = ""
 
 
 def seeds(model: str) -> list[Seed]:
@@ -208,12 +210,13 @@ def _others(model: str) -> list[Seed]:
         "method": "tools/call",
         "params": {"name": "count_tokens", "arguments": {"text": "hi"}},
     }
+    accept = "application/json, text/event-stream"
     return [
         Seed("POST", "/tokenize", {"model": model, "prompt": "Grüße", "return_token_strs": True}, 4),
         Seed("POST", "/tokenize", {"model": model, "messages": _USER, "add_generation_prompt": True}),
         Seed("POST", "/detokenize", {"model": model, "tokens": [1, 2, 3], "skip_special_tokens": True}, 4),
-        Seed("POST", "/mcp", call, 4),
-        Seed("POST", "/mcp", {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}),
+        Seed("POST", "/mcp", call, 4, accept),
+        Seed("POST", "/mcp", {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}, 2, accept),
         Seed("POST", "/v1/audio/transcriptions", {"model": model}, 1),
         Seed("GET", "/v1/models"),
         Seed("GET", f"/v1/models/{model}"),

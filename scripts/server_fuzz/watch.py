@@ -70,7 +70,7 @@ def known_answer(host: str, port: int, model: str, *, gives_vectors: bool) -> st
     """What the server says to a request whose answer never changes; vectors to three places."""
     path = "/v1/embeddings" if gives_vectors else "/v1/completions"
     vectors = {"model": model, "input": "the cat sat on the mat"}
-    text = {"model": model, "prompt": "The capital of France is", "temperature": 0}
+    text = {"model": model, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 3}
     status, raw = ask(host, port, "POST", path, vectors if gives_vectors else text)
     if status != 200:
         return f"status {status}: {raw[:300]!r}"
