@@ -13,8 +13,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
-from llm_engine import CoreHost, EngineOptions, RestartPolicy
+from llm_engine import CoreHost, CoreState, EngineOptions, RestartPolicy
 from llm_engine.errors import EngineError
 
 from llm_stack_server.console import say
@@ -36,6 +38,36 @@ _END_S = 3.0  # after a second signal
 _LOOK_S = 0.5  # between two looks at a worker
 
 
+class EngineHost(Protocol):
+    """What the supervisor needs of `llm_engine.CoreHost`."""
+
+    @property
+    def folder(self) -> Path:
+        """Where workers connect."""
+        ...
+
+    @property
+    def state(self) -> CoreState:
+        """Where the engine is in its life."""
+        ...
+
+    async def begin(self) -> None:
+        """Start it."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Wait until it is ready; raises `llm_engine.errors.StartupError`."""
+        ...
+
+    async def wait_dead(self) -> CoreState:
+        """Wait until it is gone for good."""
+        ...
+
+    async def shutdown(self) -> None:
+        """End it."""
+        ...
+
+
 class Supervisor:
     """One run of a server with several front ends.
 
@@ -44,6 +76,7 @@ class Supervisor:
         options: The engine's.
         listener: The socket that all workers accept at.
         url: What it is called in messages.
+        host: Of the engine; by default one is made by the options.
         command: What a worker runs.
         hang_s: A worker that gives no sign of life for so long is killed, which counts as a death.
         first_sign_s: The same until its first one: it may have much to import.
@@ -59,6 +92,7 @@ class Supervisor:
         listener: socket.socket,
         url: str,
         *,
+        host: EngineHost | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         hang_s: float = 120.0,
         first_sign_s: float = 300.0,
@@ -71,7 +105,8 @@ class Supervisor:
         self._command = command
         self._hang_s = hang_s
         self._first_sign_s = first_sign_s
-        self._host = CoreHost(options, RestartPolicy(max_deaths=settings.max_core_deaths))
+        restart = RestartPolicy(max_deaths=settings.max_core_deaths)
+        self._host: EngineHost = CoreHost(options, restart) if host is None else host
         self._policy = RestartPolicy(max_deaths=settings.max_worker_deaths)
         self._state = SharedState(ledger_of(settings), response_store_of(settings))
         self._channels: dict[int, Channel] = {}
@@ -88,8 +123,8 @@ class Supervisor:
         """Serve; the exit code: 0 after a drain, 1 where the engine or the workers could not be kept."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
         await self._host.begin()
         say(
             f"listening on {self._url} with {self._settings.api_workers} front ends, "
@@ -129,10 +164,12 @@ class Supervisor:
 
     # Signals
 
-    def _on_signal(self) -> None:
+    def stop(self) -> None:
+        """Drain all workers; called again: end now."""
         (self._stop_now if self._stop.is_set() else self._stop).set()
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
+        """Have all workers read keys and certificates again."""
         for channel in self._channels.values():
             channel.tell(Reload())
 
@@ -253,7 +290,7 @@ class Supervisor:
 
 
 class _Watched:
-    """Whether a worker gives signs of life. Counts our own looks, so that a pause of the machine is no death."""
+    """Whether a worker gives signs of life. Counts our looks, so that a pause of the machine is no death."""
 
     def __init__(self, first_s: float) -> None:
         self._left_s = first_s
