@@ -85,7 +85,11 @@ def create_app(
     http_errors.install(app)
     # The last one added is the outermost.
     app.add_middleware(
-        BodyLimitMiddleware, limit_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
+        BodyLimitMiddleware,
+        limit_bytes=settings.max_body_bytes,
+        timeout_s=settings.body_timeout_s,
+        budget_bytes=settings.max_total_body_bytes,
+        on_refusal=context.metrics.refused.labels("too_many_body_bytes").inc,
     )
     app.add_middleware(UsageMiddleware, limits=context.usage)
     app.add_middleware(DeadlineMiddleware, metrics=context.metrics, max_s=settings.max_request_s)

@@ -125,6 +125,18 @@ class BodyTooSlow(ApiError):
         )
 
 
+class BodiesTooLarge(Unavailable):
+    """503: the bodies of all requests together take as much memory as they may."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server holds as many bytes of requests as it may; retry after 1 s",
+            code="too_many_body_bytes",
+            retry_after_s=1,
+        )
+        self.headers["connection"] = "close"
+
+
 class SlowReader(ServerError):
     """The client does not read its stream: what is kept for it has reached a limit."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
 from llm_stack_server.asgi import App
-from llm_stack_server.http_protocol import BoundedHeadProtocol
+from llm_stack_server.connection_limit import BoundedConfig, LimitedProtocol
 from llm_stack_server.shared_listener import SharedListener
 from llm_stack_server.tls import Tls
 
@@ -24,13 +24,24 @@ class HttpServer(uvicorn.Server):
         app: What answers.
         tls: The certificate, or None.
         is_shared: Whether other processes accept at the same socket.
+        max_connections: How many clients may be connected.
+        on_refusal: Called for each one that is refused.
     """
 
-    def __init__(self, app: App, tls: Tls | None, *, is_shared: bool) -> None:
+    def __init__(
+        self,
+        app: App,
+        tls: Tls | None,
+        *,
+        is_shared: bool,
+        max_connections: int,
+        on_refusal: Callable[[], None],
+    ) -> None:
         super().__init__(
-            uvicorn.Config(
+            BoundedConfig(
                 app,
-                http=BoundedHeadProtocol,
+                max_connections=max_connections,
+                on_refusal=on_refusal,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -69,6 +80,6 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _protocol(self) -> asyncio.Protocol:
-        return BoundedHeadProtocol(
+        return LimitedProtocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )

@@ -14,6 +14,7 @@ from llm_engine.errors import EngineDead, EngineError, EngineRestarting
 from llm_engine.stats import EngineStats
 
 from llm_stack_server.app import create_app
+from llm_stack_server.connection_limit import connections_for
 from llm_stack_server.console import say
 from llm_stack_server.context import Context, Shared
 from llm_stack_server.engine_port import Engine
@@ -90,7 +91,13 @@ class Serving:
         self._url = url_of(listener, is_tls=tls is not None)
         app = create_app(settings, shared=shared)
         self.context: Context = app.state.context
-        self._http = HttpServer(app, tls, is_shared=shared is not None)
+        self._http = HttpServer(
+            app,
+            tls,
+            is_shared=shared is not None,
+            max_connections=connections_for(settings.max_connections),
+            on_refusal=self.context.metrics.refused.labels("too_many_connections").inc,
+        )
         self._grpc: GrpcServer | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()

@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES, DEFAULT_TIMEOUT_S
+from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, DEFAULT_TOTAL_BYTES
 from llm_stack_server.errors import StartupError
 from llm_stack_server.output_formats.formats import FORMAT_NAMES
 from llm_stack_server.stream_sender import DEFAULT_BUFFER_BYTES, DEFAULT_STALL_S
 
 _NOT_NEGATIVE = (
+    "max_connections",
+    "max_total_body_bytes",
     "max_stored_responses",
     "max_stored_response_bytes",
     "max_stream_buffer_bytes",
@@ -103,6 +105,16 @@ class ServerSettings:
         False, "Refuse requests with fields that no one here knows; else they are named in x-ignored-fields."
     )
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
+    max_connections: int = _option(
+        0,
+        "Clients connected to each front-end process at once; more get 503. 0: what the limit of open files "
+        "leaves.",
+    )
+    max_total_body_bytes: int = _option(
+        DEFAULT_TOTAL_BYTES,
+        "Bytes of all request bodies together, from arriving to the end of their answers, in each front-end "
+        "process; more get 503. 0: no limit.",
+    )
     max_stored_responses: int = _option(
         1000, "Answers of /v1/responses kept in memory for reading, continuing and cancelling; 0 keeps none."
     )

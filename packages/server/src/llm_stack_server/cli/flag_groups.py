@@ -44,6 +44,8 @@ FLAG_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "max_concurrent_requests",
             "max_queued_requests",
             "max_queued_tokens",
+            "max_connections",
+            "max_total_body_bytes",
             "max_stored_responses",
             "max_stored_response_bytes",
         ),

@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
     others = {field.name for field in fields(ServerSettings)} - _SERVER_FLAGS
     read_config(parsed, skip=others)
     require_model(parsed)
-    settings = from_flags(ServerSettings, parsed, max_stored_responses=0)
+    settings = from_flags(ServerSettings, parsed, max_stored_responses=0, max_total_body_bytes=0)
     options = from_flags(EngineOptions, parsed)
     in_flight = 2 * options.max_num_seqs if parsed.in_flight is None else parsed.in_flight
     if in_flight < 1:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -107,7 +107,7 @@ def read_document(path: Path, options: Mapping[str, Option]) -> Document:
 class _PlainLoader(yaml.SafeLoader):
     """Tells plain words by the rules of YAML 1.2's core."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012 -- the base declares its type
 
 
 def _resolve(kind: str, pattern: str, first: str) -> None:

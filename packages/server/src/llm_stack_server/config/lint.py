@@ -11,6 +11,7 @@ import ipaddress
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,7 +59,7 @@ def lint(document: Document, options: Mapping[str, Option]) -> list[Remark]:
     ]
     asked = {remark.option for remark in found}
     said = [*_starts(values, asked), *_surroundings(values)]
-    if not any(remark.level == "error" for remark in [*found, *said]):
+    if not found and not any(one.level == "error" for one in said):
         said += _exposure(values)
         said += _idle(values)
     said += _readable(document, options)
@@ -106,11 +107,9 @@ def _surroundings(values: Mapping[str, Any]) -> Iterator[_Said]:
         if path is not None and not Path(path).is_file():
             yield _Said("error", name, f"{name}: there is no file {path}")
         elif name == "api_key_file" and path is not None:
-            yield from _said_by(name, lambda file=path: KeyRing((), file))
+            yield from _said_by(name, partial(KeyRing, (), path))
         elif path is not None:
-            yield from _said_by(
-                name, lambda file=path: Tls(file, values.get("tls_key"), values.get("tls_client_ca"))
-            )
+            yield from _said_by(name, partial(Tls, path, values.get("tls_key"), values.get("tls_client_ca")))
     yield from _said_by("mcp_server", lambda: allowed_servers(values.get("mcp_server", ())))
     for name in ("model", "tokenizer"):
         path = values.get(name)
