@@ -196,9 +196,9 @@ const MARKS = [
   ["*", "em"],
   ["_", "em"],
 ];
-const INTERESTING = /[\\`*_~![h\n]/g;
+const INTERESTING = /[\\`*_~![h]/g;
 
-/** Appends emphasis, code, links and line breaks; a mark without its partner stays text. */
+/** Appends emphasis, code and links; line breaks stay. A mark without its partner stays text. */
 function appendInline(parent, text, depth) {
   let plain = "";
   let at = 0;
@@ -231,8 +231,6 @@ function appendInline(parent, text, depth) {
 
 function inlineAt(text, at, depth, missing) {
   switch (text[at]) {
-    case "\n":
-      return { node: element("br"), end: at + 1 };
     case "`":
       return codeSpan(text, at, missing);
     case "[":
