@@ -49,11 +49,13 @@ class Callers:
         self.order: list[str] = []
         self.turns: dict[str, object] = {}
 
-    def call(self, name: str, key: str, size: int = 1, num_tokens: int = 1) -> asyncio.Task[None]:
-        return asyncio.create_task(self._enter(name, key, size, num_tokens))
+    def call(
+        self, name: str, key: str, size: int = 1, num_tokens: int = 1, weight: int = 1
+    ) -> asyncio.Task[None]:
+        return asyncio.create_task(self._enter(name, key, size, num_tokens, weight))
 
-    async def _enter(self, name: str, key: str, size: int, num_tokens: int) -> None:
-        self.turns[name] = await self.queue.enter(key, size, num_tokens)
+    async def _enter(self, name: str, key: str, size: int, num_tokens: int, weight: int) -> None:
+        self.turns[name] = await self.queue.enter(key, size, num_tokens, weight)
         self.order.append(name)
 
     async def end(self, name: str) -> None:
@@ -84,6 +86,54 @@ async def test_a_key_with_nothing_running_goes_first():
         0,
         0,
     )
+
+
+async def test_keys_run_by_their_weights():
+    callers = Callers(FairQueue(QueueLimits(running=6)))
+    first = callers.call("first", "z", size=6)
+    await settle()
+    tasks = [callers.call(f"a{index}", "a") for index in range(9)]
+    tasks += [callers.call(f"b{index}", "b", weight=2) for index in range(9)]
+    await settle()
+    await callers.end("first")
+    assert sorted(callers.order[1:]) == ["a0", "a1", "b0", "b1", "b2", "b3"]
+    # A key that is alone runs as much as there is, whatever its weight.
+    for name in ("b0", "b1", "b2", "b3", *(f"b{index}" for index in range(4, 9))):
+        await callers.end(name)
+    assert set(callers.turns) == {"a0", "a1", "a2", "a3", "a4", "a5"}
+    for index in range(9):
+        await callers.end(f"a{index}")
+    await asyncio.gather(first, *tasks)
+    assert callers.queue.num_running == 0
+
+
+async def test_the_weight_of_a_request_is_its_keys(make_client, engine):
+    keys = ("light A", "heavy B weight=2")
+    client = make_client(api_key=keys, max_concurrent_requests=3)
+    engine.gate = asyncio.Event()
+
+    def post(key: str) -> asyncio.Task[object]:
+        body = {"prompt": key, "max_tokens": 1}
+        return asyncio.create_task(client.post("/v1/completions", json=body, headers={"x-api-key": key}))
+
+    async def until_seen(count: int) -> str:
+        while len(engine.seen) < count:  # noqa: ASYNC110 -- the double has no event for it
+            await asyncio.sleep(0.01)
+        return bytes(engine.seen[-1][0]).decode()
+
+    running = [post("A") for _ in range(3)]
+    await until_seen(3)
+    waiting = [post(key) for key in "AABBBB"]
+    while client.app.state.context.usage.ledger.num_waiting < 6:  # noqa: ASYNC110 -- nor has the queue
+        await asyncio.sleep(0.01)
+    running.pop().cancel()
+    assert await until_seen(4) == "B"
+    running.pop().cancel()
+    # Each runs one: without weights the light key, let in longer ago, would go first.
+    assert await until_seen(5) == "B"
+    engine.gate.set()
+    for answer in await asyncio.gather(*running, *waiting):
+        assert answer.status_code == 200
 
 
 async def test_a_large_call_is_not_overtaken_and_fits_alone():

@@ -38,6 +38,14 @@ def test_forms_of_a_key(entry, name):
         "",
         "  ",
         "a b c",
+        "a KEY wieght=2",
+        "a KEY weight=0",
+        "a KEY weight=-1",
+        "a KEY weight=1001",
+        "a KEY weight=x",
+        "a KEY weight=2 weight=3",
+        "a KEY expires=tomorrow",
+        "a KEY expires=2027-02-30",
         "b/d KEY",
         "x" * 65 + " KEY",
         "sha256:",
@@ -50,6 +58,41 @@ def test_wrong_entries_are_refused_without_being_shown(entry):
         KeyRing(["good", entry])
     assert DIGEST[:20] not in str(caught.value)
     assert "KEY" not in str(caught.value).replace("KEY or NAME KEY", "")
+
+
+@pytest.mark.parametrize("name", ["", "team-a "])
+@pytest.mark.parametrize("secret", ["KEY", f"sha256:{hashlib.sha256(b'KEY').hexdigest()}"])
+@pytest.mark.parametrize(
+    ("options", "weight", "last_s"),
+    [
+        ("", 1, None),
+        (" weight=3", 3, None),
+        (" expires=1970-01-02", 1, 2 * 86_400),
+        (" expires=1970-01-02T00:00:10Z weight=1000", 1000, 86_410),
+        (" weight=2 expires=1970-01-02T02:00:10+02:00", 2, 86_410),
+        (" expires=1970-01-02T00:00:10", 1, 86_410),
+    ],
+)
+def test_keys_have_weights_and_end(name, secret, options, weight, last_s):
+    now_s = [0.0]
+    ring = KeyRing([name + secret + options], clock=lambda: now_s[0])
+    found = ring.find([b"KEY"])
+    assert found is not None
+    assert (found.name, found.weight) == (name.strip() or "key1", weight)
+    now_s[0] = 1e15 if last_s is None else last_s - 0.5
+    assert ring.find([b"KEY"]) == found
+    if last_s is not None:
+        now_s[0] = last_s
+        assert ring.find([b"KEY"]) is None
+        assert len(ring) == 1  # the server does not open when its last key has ended
+
+
+async def test_a_key_that_has_ended_is_refused_like_a_wrong_one(make_client):
+    client = make_client(api_key=("old KEY expires=2020-01-01", "new OTHER"))
+    ended = await client.get("/v1/models", headers={"authorization": "Bearer KEY"})
+    wrong = await client.get("/v1/models", headers={"authorization": "Bearer NO"})
+    assert (ended.status_code, ended.json()) == (wrong.status_code, wrong.json()) == (401, wrong.json())
+    assert (await client.get("/v1/models", headers={"x-api-key": "OTHER"})).status_code == 200
 
 
 def test_names_are_unique_and_a_key_counts_once():

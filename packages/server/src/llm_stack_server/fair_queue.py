@@ -41,17 +41,19 @@ class Turn:
         key: Whose call it is.
         size: Its sequences.
         num_tokens: Its prompt tokens.
+        weight: The key's: with twice the weight of another it may run twice as much beside it.
     """
 
     key: str
     size: int
     num_tokens: int
     number: int = 0
+    weight: int = 1
     granted: asyncio.Future[None] | None = field(default=None)
 
 
 class FairQueue:
-    """Admits the key with the fewest running sequences first; of several, the one let in longest ago.
+    """Admits the key with the fewest running sequences for its weight; of several, that let in longest ago.
 
     Within a key the oldest call goes first. A call that is larger than a limit counts as the limit, so that
     it runs alone. Belongs to one event loop.
@@ -72,13 +74,13 @@ class FairQueue:
         self.num_waiting = 0
         self.num_waiting_tokens = 0
 
-    async def enter(self, key: str, size: int, num_tokens: int) -> Turn:
+    async def enter(self, key: str, size: int, num_tokens: int, weight: int = 1) -> Turn:
         """Wait for a turn; give it back with `leave`. Cancelling the wait frees the place.
 
         Raises:
             Overloaded: the key holds all that it may, or the queue is full. Nothing is held then.
         """
-        turn = Turn(key, self._bounded_size(size), num_tokens, self._number)
+        turn = Turn(key, self._bounded_size(size), num_tokens, self._number, weight)
         self._number += 1
         self._check_key(turn)
         if not self.num_waiting and self._fits(turn):
@@ -154,8 +156,8 @@ class FairQueue:
     def _fits(self, turn: Turn) -> bool:
         return not self._limits.running or self.num_running + turn.size <= self._limits.running
 
-    def _rank(self, head: Turn) -> tuple[int, int, int]:
-        return self._running[head.key], self._let_in_at.get(head.key, -1), head.number
+    def _rank(self, head: Turn) -> tuple[float, int, int]:
+        return self._running[head.key] / head.weight, self._let_in_at.get(head.key, -1), head.number
 
     def _run(self, turn: Turn) -> None:
         self._grants += 1

@@ -81,8 +81,10 @@ class Ledger(Protocol):
         """
         ...
 
-    async def enter(self, key: str, size: int, num_tokens: int) -> Place:
+    async def enter(self, key: str, size: int, num_tokens: int, weight: int = 1) -> Place:
         """Take the prompt's tokens from the rate, then wait for a place for ``size`` sequences.
+
+        ``weight`` is the key's share of the places, beside those of others that wait.
 
         Raises:
             ApiError: 429: too many tokens a minute, too many requests at once, or a full queue; 400: the
@@ -139,13 +141,13 @@ class LocalLedger:
                 retry_after_s=math.ceil(wait_s),
             )
 
-    async def enter(self, key: str, size: int, num_tokens: int) -> Turn:
+    async def enter(self, key: str, size: int, num_tokens: int, weight: int = 1) -> Turn:
         """Take tokens and wait for a place, see `Ledger`."""
         _, bucket = self._of(key)
         if bucket is not None:
             _take(bucket, num_tokens)
         try:
-            return await self._queue.enter(key, size, num_tokens)
+            return await self._queue.enter(key, size, num_tokens, weight)
         except BaseException:
             if bucket is not None:
                 bucket.spend(-num_tokens)  # nothing ran

@@ -34,7 +34,7 @@ class UsageLimits:
     def permit(self, key: ApiKey | None) -> Permit:
         """What one request of ``key`` may do."""
         digest = "" if key is None else key.digest.hex()
-        return Permit(self, digest, None if key is None else key.name)
+        return Permit(self, digest, None if key is None else key.name, 1 if key is None else key.weight)
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class Permit:
     _limits: UsageLimits
     _key: str
     _key_name: str | None
+    _weight: int = 1
     _place: Place | None = field(default=None)
     _spent: dict[str, int] = field(default_factory=dict)
 
@@ -69,7 +70,7 @@ class Permit:
                 prompt alone is more than the key may ever use in a minute.
         """
         try:
-            self._place = await self._limits.ledger.enter(self._key, size, num_tokens)
+            self._place = await self._limits.ledger.enter(self._key, size, num_tokens, self._weight)
         except ApiError as error:
             self._count_refusal(error)
             raise

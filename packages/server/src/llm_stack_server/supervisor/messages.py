@@ -95,6 +95,7 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
     key: str
     size: int
     num_tokens: int
+    weight: int = 1
 
 
 class Gather(msgspec.Struct, frozen=True, tag=True):

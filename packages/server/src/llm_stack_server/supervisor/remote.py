@@ -75,14 +75,15 @@ class RemoteLedger:
         if self._counts_requests or self._counts_tokens:  # the levels of both stand in the answer's headers
             self._note(key, await self._channel.ask(Begin(key)))
 
-    async def enter(self, key: str, size: int, num_tokens: int) -> RemotePlace:
+    async def enter(self, key: str, size: int, num_tokens: int, weight: int = 1) -> RemotePlace:
         """Wait for a place."""
         place = RemotePlace(next(self._numbers), size)
         if self._has_places or self._counts_tokens:
             self.num_waiting += 1
             self.num_waiting_tokens += num_tokens
             try:
-                self._note(key, await self._channel.ask(Enter(place.number, key, size, num_tokens)))
+                wanted = Enter(place.number, key, size, num_tokens, weight)
+                self._note(key, await self._channel.ask(wanted))
             except asyncio.CancelledError:
                 self._channel.tell(Leave(place.number))  # it may have been granted meanwhile
                 raise

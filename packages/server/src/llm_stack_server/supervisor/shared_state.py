@@ -165,7 +165,7 @@ class Desk:
         assert task is not None
         self._places[wanted.place] = task
         try:
-            turn = await self._state.ledger.enter(wanted.key, wanted.size, wanted.num_tokens)
+            turn = await self._state.ledger.enter(wanted.key, wanted.size, wanted.num_tokens, wanted.weight)
         except BaseException:
             self._places.pop(wanted.place, None)
             raise
