@@ -138,7 +138,10 @@ def _places(value: object, top: str = "") -> Iterator[tuple[Any, Any, str]]:
 def _mutate_tree(tree: dict[str, Any], rng: random.Random) -> tuple[str, str]:
     """Change one place; what was done, and the top-level field if one was given a wrong value."""
     places = list(_places(tree))
-    container, key, top = rng.choice(places) if places else (tree, "model", "model")
+    if not places:  # all was removed
+        tree[odd_name(rng)] = odd_value(rng)
+        return "an unknown field alone", ""
+    container, key, top = rng.choice(places)
     match rng.choices(
         ("odd", "telling", "new telling", "remove", "unknown", "duplicate", "swap"), (28, 28, 16, 8, 8, 4, 8)
     )[0]:
@@ -169,10 +172,8 @@ def _mutate_tree(tree: dict[str, Any], rng: random.Random) -> tuple[str, str]:
                 tree[top] = Raw(encoded(tree[top]) + b"," + first + encoded(top) + b":" + encoded(tree[top]))
             return f"twice {top}: {key}", ""
         case _:
-            other, other_key, _ = rng.choice(places) if places else (tree, "model", "")
-            container[key] = copy.deepcopy(
-                other.get(other_key) if isinstance(other, dict) else other[other_key]
-            )
+            other, other_key, _ = rng.choice(places)
+            container[key] = copy.deepcopy(other[other_key])
             return f"value of another field in {top}: {key}", ""
 
 

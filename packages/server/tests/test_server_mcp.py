@@ -148,11 +148,21 @@ async def test_a_limit_of_time_holds(engine):
         assert engine.live == 0
 
 
+@pytest.mark.parametrize("media_type", [None, "", "text/plain", "multipart/form-data; boundary=x"])
+async def test_a_wrong_content_type_is_refused_in_json(make_client, media_type):
+    headers = {"accept": "application/json, text/event-stream"}
+    headers |= {} if media_type is None else {"content-type": media_type}
+    answer = await make_client(mcp=True).post("/mcp", content=b"{}", headers=headers)
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_media_type"
+
+
 async def test_only_posts_and_only_where_it_was_asked_for(engine, client):
     assert (await client.post("/mcp", json={})).status_code == 404
     async with serving(engine) as (url, _), httpx2.AsyncClient() as http:
         assert (await http.get(url)).status_code == 405
-        assert (await http.post(url, content=b"{")).status_code == 400
+        json_type = {"content-type": "application/json"}
+        assert (await http.post(url, content=b"{", headers=json_type)).status_code == 400
 
 
 async def test_before_the_model_is_there():

@@ -32,7 +32,8 @@ _PASSED_ON = frozenset({b"authorization", b"x-api-key"})
 _INSTRUCTIONS = "Tools of a language model server: ask its model, count tokens, or compare texts."
 
 # It tells at each request that it begins and ends.
-logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
+for _name in ("mcp.server.streamable_http_manager", "mcp.server.streamable_http"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 class McpEndpoint:
@@ -52,6 +53,7 @@ class McpEndpoint:
             return
         try:
             self._context.lifecycle.require_engine()
+            _check_media_type(scope)
             body = await _whole_body(receive)
         except ApiError as error:
             await error_response(error, scope)(scope, receive, send)
@@ -133,6 +135,17 @@ def _shown(tool: RouteTool) -> Tool:
 def _failure(message: str) -> CallToolResult:
     """An error that the host's model can read and correct."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
+
+
+def _check_media_type(scope: Scope) -> None:
+    """Refuse here, in JSON, what the library would refuse as plain text.
+
+    Raises:
+        ApiError: 415.
+    """
+    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    if given.split(b";")[0].strip().lower() != b"application/json":
+        raise ApiError(415, "content-type must be application/json", code="unsupported_media_type")
 
 
 async def _whole_body(receive: Receive) -> bytes:
