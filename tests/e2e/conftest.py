@@ -76,10 +76,19 @@ class ServerProcess:
     def used_blocks(self) -> float:
         return self.metrics()['llm_stack_kv_blocks{"state": "used"}']
 
+    def children(self, module: str) -> list[int]:
+        """The process ids of the server's children that run this module."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(child) for child in children if module in Path(f"/proc/{child}/cmdline").read_text()]
+
     def core_pid(self) -> int:
-        """The process id of the engine's core: the server's only child."""
-        (child,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(child)
+        """The process id of the engine's core."""
+        (core,) = self.children("llm_engine.core.core_process")
+        return core
+
+    def front_pids(self) -> list[int]:
+        """The process ids of the front ends, where there are several."""
+        return self.children("llm_stack_server.supervisor.worker_process")
 
     def base_text(self) -> str:
         response = self.http.post("/v1/completions", json=BASE)
@@ -96,6 +105,12 @@ class ServerProcess:
                 self.process.kill()
                 self.process.wait()
         self._output.close()
+
+
+@pytest.fixture(scope="session")
+def server_process() -> type[ServerProcess]:
+    """For a module that starts one of its own for several tests."""
+    return ServerProcess
 
 
 @pytest.fixture(scope="session")
