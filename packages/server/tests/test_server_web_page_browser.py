@@ -337,6 +337,38 @@ def test_a_key_is_asked_for_and_never_in_a_url(browser):
         assert page.locator("#key-dialog[open]").count() == 0
 
 
+def test_a_key_that_is_refused_is_not_asked_for_again_and_again(browser):
+    app = create_app(ServerSettings(api_key=(KEY,)), PacedEngine())
+    with serving(app) as url, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        answers: list[str] = []
+        page.on("response", lambda answer: answers.append(f"{answer.status} {answer.url}"))
+        page.goto(f"{url}/#charts")
+        page.wait_for_selector("#key-dialog[open]")
+        page.keyboard.press("Escape")
+        answers.clear()
+        until(lambda: page.evaluate("1") and answers.count(f"401 {url}/metrics") >= 2)
+        assert page.locator("#key-dialog[open]").count() == 0
+        assert "API key" in page.locator("#charts-note").inner_text()
+        page.click("#tab-chat")
+        page.fill("#message", "Hi")
+        page.press("#message", "Enter")
+        page.wait_for_selector("#key-dialog[open]")
+
+
+def test_a_server_that_goes_away_is_told(browser):
+    engine = PacedEngine()
+    engine.script, engine.pause_s = "word " * 1500, 0.01
+    with browser.new_context() as context:
+        with serving(create_app(ServerSettings(), engine)) as url:
+            opened = open_page(context, url)
+            opened.ask("Go on")
+            opened.until("document.querySelector('.turn.assistant .body').textContent.length > 40")
+        assert "ended before the answer did" in opened.answer().locator(".fault").inner_text()
+        opened.page.wait_for_selector("#standing >> text=unreachable")
+
+
 READ = """async ([before, after]) => {
   const { increases, parseMetrics, quantile, total } = await import("/page/metrics.js");
   const steps = increases(parseMetrics(before), parseMetrics(after));

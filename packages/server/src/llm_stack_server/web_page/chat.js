@@ -35,7 +35,7 @@ export class Chat {
     message.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
-      this.#send(message.value);
+      at("composer").requestSubmit();
     });
     message.addEventListener("input", fitMessage);
     at("stop-answer").addEventListener("click", () => this.#running?.abort());

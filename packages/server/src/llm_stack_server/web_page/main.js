@@ -20,6 +20,8 @@ const at = (id) => document.getElementById(id);
 const server = new Server(sessionStorage, askForKey);
 const chat = new Chat(server);
 const charts = new Charts(server);
+let standing = "";
+let isKeyRefused = false; // a person closed the question for a key: it is not put again until they do something
 
 function showView() {
   const name = location.hash === "#charts" ? "charts" : "chat";
@@ -29,10 +31,10 @@ function showView() {
     else at(`tab-${each}`).removeAttribute("aria-current");
   }
   document.title = name === "charts" ? "Charts · LLM Stack" : "LLM Stack";
+  isKeyRefused = false;
   if (name === "charts") charts.show();
 }
 
-let standing = "";
 
 async function checkStanding() {
   if (!document.hidden) {
@@ -50,7 +52,7 @@ async function checkStanding() {
 
 function askForKey(isWrong) {
   const dialog = at("key-dialog");
-  if (dialog.open) return;
+  if (dialog.open || (isWrong && isKeyRefused)) return;
   at("key-why").textContent = isWrong
     ? "The server refused the request without a valid key. A key is kept in this tab until the tab is closed."
     : "It is sent with each request, and kept in this tab until the tab is closed.";
@@ -61,13 +63,19 @@ function askForKey(isWrong) {
 function useKey(key) {
   server.key = key;
   at("key-dialog").close();
+  isKeyRefused = false;
   chat.loadModels();
   charts.restart();
 }
 
 at("open-key").addEventListener("click", () => askForKey(false));
 at("forget-key").addEventListener("click", () => useKey(""));
-at("cancel-key").addEventListener("click", () => at("key-dialog").close());
+at("cancel-key").addEventListener("click", () => {
+  at("key-dialog").close();
+  isKeyRefused = true;
+});
+at("key-dialog").addEventListener("cancel", () => (isKeyRefused = true)); // Escape
+at("composer").addEventListener("submit", () => (isKeyRefused = false));
 at("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(at("key").value.trim());

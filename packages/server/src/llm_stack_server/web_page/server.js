@@ -4,6 +4,7 @@ import { readEvents } from "./event_stream.js";
 
 const KEY_NAME = "llm-stack-key";
 const UNAUTHORIZED = 401;
+const CUT_OFF = "The connection ended before the answer did.";
 
 /** A refusal or a failure, with what a person needs to know. */
 export class ServerFault extends Error {
@@ -80,17 +81,13 @@ export class Server {
       body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
       signal,
     });
-    let isWhole = false;
-    for await (const data of readEvents(response.body)) {
-      if (data === "[DONE]") {
-        isWhole = true;
-        break;
-      }
+    for await (const data of eventsOf(response)) {
+      if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new ServerFault(chunk.error.message, { code: chunk.error.code });
       yield chunk;
     }
-    if (!isWhole) throw new ServerFault("The connection ended before the answer did.");
+    throw new ServerFault(CUT_OFF);
   }
 
   async #ask(path, options = {}) {
@@ -107,6 +104,14 @@ export class Server {
     if (response.ok) return response;
     if (response.status === UNAUTHORIZED) this.#onKeyNeeded(true);
     throw await faultOf(response);
+  }
+}
+
+async function* eventsOf(response) {
+  try {
+    yield* readEvents(response.body);
+  } catch (error) {
+    throw error instanceof TypeError ? new ServerFault(CUT_OFF) : error; // what fetch calls a broken connection
   }
 }
 
