@@ -103,3 +103,9 @@ def test_wheel_is_typed_and_tagged(role, wheels):
         assert libraries <= set(files) or platform.machine() != "x86_64"
     else:
         assert tag == "py3-none-any"
+
+
+def test_the_servers_wheel_holds_its_web_page(wheels):
+    files = set(zipfile.ZipFile(wheels["server"]).namelist())
+    page = ROOT / "packages/server/src/llm_stack_server/web_page"
+    assert {f"llm_stack_server/web_page/{path.name}" for path in page.iterdir()} <= files
