@@ -189,8 +189,16 @@ async def test_an_engine_that_cannot_start(make_run, capsys):
         ({"api_workers": 65}, "api_workers: must be at most 64"),
         ({"max_worker_deaths": 0}, "max_worker_deaths: must be at least 1"),
         ({"api_workers": 2, "grpc_port": 0}, "grpc_port: gRPC is spoken by one process"),
+        ({"api_workers": 2, "max_connections": 1}, "max_connections: must be at least api_workers"),
+        ({"api_workers": 2, "max_total_body_bytes": 2**24 - 1}, "max_total_body_bytes: .* at least 16777216"),
     ],
 )
 def test_options_that_cannot_be(options, said):
     with pytest.raises(StartupError, match=said):
         ServerSettings(**options)
+
+
+def test_what_each_counts_for_itself_is_shared_out():
+    settings = ServerSettings(api_workers=3, max_connections=10, max_total_body_bytes=2**25).share()
+    assert (settings.max_connections, settings.max_total_body_bytes) == (3, 2**25 // 3)
+    assert ServerSettings(max_connections=10).share() == ServerSettings(max_connections=10)

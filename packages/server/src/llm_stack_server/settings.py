@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llm_stack_server.body_limit import DEFAULT_LIMIT_BYTES, DEFAULT_TIMEOUT_S, DEFAULT_TOTAL_BYTES
@@ -107,13 +107,13 @@ class ServerSettings:
     max_body_bytes: int = _option(DEFAULT_LIMIT_BYTES, "Largest request body; larger ones get 413.")
     max_connections: int = _option(
         0,
-        "Clients connected to each front-end process at once; more get 503. 0: what the limit of open files "
-        "leaves.",
+        "Clients connected at once; more get 503. Several front ends have equal shares. 0: what the limit of "
+        "open files leaves.",
     )
     max_total_body_bytes: int = _option(
         DEFAULT_TOTAL_BYTES,
-        "Bytes of all request bodies together, from arriving to the end of their answers, in each front-end "
-        "process; more get 503. 0: no limit.",
+        "Bytes of all request bodies together, until the ends of their answers; more get 503. Several "
+        "front ends have equal shares. 0: no limit.",
     )
     max_stored_responses: int = _option(
         1000, "Answers of /v1/responses kept in memory for reading, continuing and cancelling; 0 keeps none."
@@ -227,6 +227,23 @@ class ServerSettings:
             raise StartupError(f"api_workers: must be at most {MAX_WORKERS}, got {self.api_workers}")
         if self.api_workers > 1 and self.grpc_port is not None:
             raise StartupError("grpc_port: gRPC is spoken by one process alone: leave api_workers at 1")
+        if 0 < self.max_connections < self.api_workers:
+            raise StartupError("max_connections: must be at least api_workers, which have equal shares of it")
+        share = self.max_total_body_bytes // self.api_workers
+        if self.api_workers > 1 and self.max_total_body_bytes > 0 and share < self.max_body_bytes:
+            raise StartupError(
+                "max_total_body_bytes: must hold max_body_bytes for each of api_workers, which have equal "
+                f"shares of it: at least {self.max_body_bytes * self.api_workers}"
+            )
+
+    def share(self) -> ServerSettings:
+        """The options of one of `api_workers`: it has its part of what each process counts for itself."""
+        return replace(
+            self,
+            api_workers=1,
+            max_connections=self.max_connections // self.api_workers,
+            max_total_body_bytes=self.max_total_body_bytes // self.api_workers,
+        )
 
     def _check_network(self) -> None:
         for name in ("tls_key", "tls_client_ca"):

@@ -98,7 +98,7 @@ class Worker:
 
 async def run(boot: Boot, listener: socket.socket, control: socket.socket) -> int:
     """Serve; the exit code."""
-    settings = boot.settings
+    settings = boot.settings.share()
     channel = await Channel.over(control)
     tls = None
     if settings.tls_cert is not None:
