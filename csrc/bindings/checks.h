@@ -3,6 +3,7 @@
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
+#include <tvm/ffi/string.h>
 
 #include <initializer_list>
 #include <string>
@@ -71,6 +72,13 @@ inline char* data_of(const TensorView& x) { return static_cast<char*>(x.data_ptr
 template <class T>
 T* data_as(const TensorView& x) {
   return reinterpret_cast<T*>(data_of(x));
+}
+
+inline GateKind gate_kind(const tvm::ffi::String& kind) {
+  if (kind == "silu") return GateKind::kSilu;
+  if (kind == "gelu") return GateKind::kGelu;
+  if (kind == "gelu_tanh") return GateKind::kGeluTanh;
+  throw ArgumentError("kind", "expected silu, gelu or gelu_tanh, got '" + std::string(kind) + "'");
 }
 
 // Runs `body` and turns ArgumentError into the ValueError that Python sees.

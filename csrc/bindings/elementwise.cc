@@ -110,13 +110,6 @@ void rotary_embedding_ffi(TensorView query, TensorView key, TensorView positions
   });
 }
 
-GateKind gate_kind(const tvm::ffi::String& kind) {
-  if (kind == "silu") return GateKind::kSilu;
-  if (kind == "gelu") return GateKind::kGelu;
-  if (kind == "gelu_tanh") return GateKind::kGeluTanh;
-  throw ArgumentError("kind", "expected silu, gelu or gelu_tanh, got '" + std::string(kind) + "'");
-}
-
 void gated_activation_ffi(TensorView out, TensorView gate_up, tvm::ffi::String kind, int num_threads) {
   guarded([&] {
     check_shape("out", out, {-1, -1});

@@ -12,10 +12,10 @@ tvm::ffi::String cpu_isa_ffi() { return isa_name(current_isa()); }
 
 void force_cpu_isa_ffi(tvm::ffi::String name) {
   guarded([&] {
-    for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
       if (name == isa_name(isa)) return force_isa(isa);
     }
-    throw ArgumentError("isa", "expected baseline, avx2 or avx512");
+    throw ArgumentError("isa", "expected baseline, avx2, avx512 or amx");
   });
 }
 

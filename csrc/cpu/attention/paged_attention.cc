@@ -166,6 +166,7 @@ void combine_row(const PagedAttentionArgs& args, const Plan& plan, const SplitGr
 AttentionKernel kernel_for(Isa isa) {
   switch (isa) {
 #ifdef LLM_KERNELS_X86
+    case Isa::kAmx:
     case Isa::kAvx512:
       return avx512::attention_item;
     case Isa::kAvx2:

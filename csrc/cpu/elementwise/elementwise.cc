@@ -18,7 +18,7 @@ std::int64_t min_rows(std::int64_t row_size) { return kMinElementsPerThread / (r
 
 #ifdef LLM_KERNELS_X86
 #define LLM_SELECT(name)                                     \
-  (current_isa() == Isa::kAvx512 ? avx512::name              \
+  (current_isa() >= Isa::kAvx512 ? avx512::name              \
    : current_isa() == Isa::kAvx2 ? avx2::name : baseline::name)
 #else
 #define LLM_SELECT(name) (baseline::name)

@@ -1,14 +1,12 @@
 // RMS norms, rotary embedding and gated activations over a run of tokens; float32 inside, rounded once.
 
 #include "cpu/elementwise/kernel.h"
+#include "cpu/simd/gates.h"
 #include "cpu/simd/vec.h"
 
 namespace llm_kernels {
 namespace LLM_ISA {
 namespace {
-
-constexpr float kInverseSqrt2 = 0.70710678118654752f;
-constexpr float kSqrt2OverPi = 0.79788456080286536f;
 
 template <class T, class W>
 void norm_row(T* out, const T* x, T* residual, const W* weight, std::int64_t size, float eps) {
@@ -71,24 +69,6 @@ void rotate_tokens(const RotaryArgs& args, std::int64_t begin, std::int64_t end)
     for (std::int64_t head = 0; head < args.num_heads; ++head) {
       rotate_head(x + head * args.stride_head, cos, cos + args.rot / 2, args.rot / 2, args.interleaved);
     }
-  }
-}
-
-// Exact GELU is rare; the C library per lane is exact and fast enough.
-LLM_INLINE VecF erf(VecF x) {
-  VecF result;
-  for (int i = 0; i < kLanes; ++i) result[i] = __builtin_erff(x[i]);
-  return result;
-}
-
-LLM_INLINE VecF activate(VecF x, GateKind kind) {
-  switch (kind) {
-    case GateKind::kSilu:
-      return x / (exp(-x) + 1.0f);
-    case GateKind::kGelu:
-      return 0.5f * x * (erf(x * kInverseSqrt2) + 1.0f);
-    default:
-      return 0.5f * x * (tanh((x * x * x * 0.044715f + x) * kSqrt2OverPi) + 1.0f);
   }
 }
 

@@ -76,6 +76,14 @@ LLM_INLINE void from_float(bf16* to, float value) {
                                                        : (bits >> 16) | 0x40u);
 }
 
+// Fewer values than a vector has, and zeros.
+template <class T>
+LLM_INLINE VecF load_rest(const T* from, std::int64_t count) {
+  float values[kLanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
+  return load(values);
+}
+
 LLM_INLINE VecF select(VecI mask, VecF yes, VecF no) { return (VecF)((mask & (VecI)yes) | (~mask & (VecI)no)); }
 LLM_INLINE VecF max(VecF a, VecF b) { return select(a > b, a, b); }
 LLM_INLINE VecF min(VecF a, VecF b) { return select(a < b, a, b); }

@@ -19,7 +19,11 @@ class ArgumentError : public std::invalid_argument {
       : std::invalid_argument(field + ": " + message) {}
 };
 
-enum class Isa : std::int32_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
+// The function of a gated layer's gate.
+enum class GateKind : std::int32_t { kSilu, kGelu, kGeluTanh };
+
+// Each has all that those before it have. kAmx: matrix tiles of bfloat16 and int8 beside AVX-512.
+enum class Isa : std::int32_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2, kAmx = 3 };
 
 // The best instruction set this processor runs, unless a lower one was forced.
 Isa current_isa();

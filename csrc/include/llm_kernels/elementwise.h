@@ -41,8 +41,6 @@ struct RotaryArgs {
 void check_positions(const RotaryArgs& args);
 void rotary_embedding(const RotaryArgs& args);
 
-enum class GateKind : std::int32_t { kSilu, kGelu, kGeluTanh };
-
 struct GatedActivationArgs {
   void* out;  // [T, I]
   std::int64_t out_stride;

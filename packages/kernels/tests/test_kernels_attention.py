@@ -17,7 +17,7 @@ def _isas() -> list[str]:
         best = native("cpu_isa")()
     except BackendUnavailable:
         return []
-    order = ["baseline", "avx2", "avx512"]
+    order = ["baseline", "avx2", "avx512", "amx"]
     return order[: order.index(best) + 1]
 
 

@@ -1,12 +1,13 @@
-"""Linear and gated linear on the CPU, against float64."""
+"""Linear and gated linear on the CPU, against float64, in each instruction set of the processor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from llm_kernels import ops
+from llm_kernels.cpu.library import native
 from llm_kernels.errors import BackendUnavailable, InvalidArgument
 
 GATES = {
@@ -25,6 +26,98 @@ def _problem(
     x = torch.randn(tokens, in_size).to(dtype)
     weight = (torch.randn(2 * inner, in_size) * in_size**-0.5).to(dtype)
     return x, weight, torch.randn(2 * inner).to(dtype)
+
+
+# Whole tiles and blocks, one more, one less; rows that no vector and no tile divides.
+SHAPES = [
+    (1, 64, 32),
+    (1, 40, 7),
+    (2, 100, 33),
+    (3, 576, 49),
+    (9, 31, 5),
+    (16, 96, 64),
+    (17, 130, 70),
+    (33, 576, 96),
+    (64, 64, 48),
+    (70, 33, 17),
+]
+
+
+@pytest.fixture(params=["baseline", "avx2", "avx512", "amx"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = str(native("cpu_isa")())
+    try:
+        native("force_cpu_isa")(request.param)
+    except ValueError:
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    native("force_cpu_isa")(before)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(("tokens", "in_size", "out_size"), SHAPES)
+@pytest.mark.parametrize("gate", [None, "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_products_in_each_instruction_set(
+    isa: str,
+    dtype: torch.dtype,
+    tokens: int,
+    in_size: int,
+    out_size: int,
+    gate: str | None,
+    has_bias: bool,
+    relative_error: Callable[..., float],
+) -> None:
+    """The kernels themselves: the back end gives rows beyond `linear_most_tokens` to torch."""
+    x, both_weights, both_biases = _problem(tokens, out_size, in_size, dtype)
+    rows = out_size if gate is None else 2 * out_size
+    weight, bias = both_weights[:rows], both_biases[:rows] if has_bias else None
+    expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    out = torch.full((tokens, out_size), float("nan"), dtype=dtype)
+    if gate is None:
+        native("linear")(out, x, weight, bias, 2)
+    else:
+        native("gated_linear")(out, x, weight, bias, gate, 2)
+        expected = GATES[gate](expected[:, :out_size]) * expected[:, out_size:]
+    assert relative_error(out, expected) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_products_read_and_write_between_other_rows(isa: str, tokens: int) -> None:
+    torch.manual_seed(3)
+    fused = torch.randn(tokens, 160).bfloat16()
+    weights = torch.randn(48, 160).bfloat16()
+    wide = torch.full((tokens, 50), 7.0).bfloat16()
+    native("linear")(wide[:, 1:49], fused[:, 32:132], weights[:, 32:132], None, 2)
+    expected = fused[:, 32:132].double() @ weights[:, 32:132].double().T
+    assert (wide[:, 1:49].double() - expected).abs().max() < 8e-3 * expected.abs().max()
+    assert (wide[:, [0, 49]] == 7).all()
+
+
+def test_products_of_one_and_of_more_threads_are_the_same(isa: str) -> None:
+    x, weight, _ = _problem(40, 100, 96, torch.bfloat16)
+    once, again = torch.empty(2, 40, 200, dtype=torch.bfloat16)
+    native("linear")(once, x, weight, None, 1)
+    native("linear")(again, x, weight, None, 3)
+    assert torch.equal(once, again)
+
+
+def test_few_rows_stay_here_and_many_go_to_torch_where_there_are_no_tiles(isa: str) -> None:
+    most = native("linear_most_tokens")
+    assert most(False) == 8
+    assert most(True) == (2**63 - 1 if isa == "amx" else 8)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("tokens", [0, 1, 8, 9, 40])
+def test_linear_takes_leading_dimensions(
+    isa: str, dtype: torch.dtype, tokens: int, relative_error: Callable[..., float]
+) -> None:
+    x, weight, bias = _problem(2 * tokens, 20, 64, dtype)
+    out = ops.linear(x.view(2, tokens, 64), weight, bias)
+    assert out.shape == (2, tokens, 40)
+    expected = x.double() @ weight.double().T + bias.double()
+    assert tokens == 0 or relative_error(out.view(-1, 40), expected) < BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from llm_kernels.backends import cuda_backend, torch_backend
+from llm_kernels.backends import cpp_backend, cuda_backend, torch_backend
 from llm_kernels.errors import InvalidArgument
 from llm_kernels.ops.activation import ActivationKind, gated_activation
 from llm_kernels.ops.fp8_linear import fp8_linear
@@ -51,6 +51,7 @@ GATED_LINEAR: Op[_GatedLinear] = Op(
             features=_ANY_GATE,
             is_batch_invariant=True,  # as the ops that it calls are then
         ),
+        cpp_backend("gated_linear", "gated_linear"),
         cuda_backend("linear", "gated_linear", accepts=lambda _, size: size % 8 == 0),
     ],
     default_size=4096,

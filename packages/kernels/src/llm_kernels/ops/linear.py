@@ -24,7 +24,8 @@ LINEAR: Op[_Linear] = Op(
     [
         torch_backend(reference_linear.linear),
         by_row_backend("linear"),
-        cpp_backend("linear", "linear", is_for_invariance=True),
+        cpp_backend("linear", "invariant_linear", is_for_invariance=True),
+        cpp_backend("linear", "linear"),
         *triton_backends("invariant_linear", "linear", is_for_invariance=True),
         cuda_backend("invariant_linear", "linear", is_for_invariance=True),
         cuda_backend("linear", "linear", accepts=lambda _, size: size % 8 == 0),

@@ -11,14 +11,6 @@ namespace llm_kernels {
 namespace LLM_ISA {
 namespace {
 
-// The last inputs of a row, fewer than a vector, and zeros.
-template <class T>
-LLM_INLINE VecF load_rest(const T* from, std::int64_t count) {
-  float values[kLanes] = {};
-  for (std::int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
-  return load(values);
-}
-
 // out[m][n] = x[m] . weight[n] + bias[n]
 template <int M, int N, class T>
 LLM_INLINE void dot_block(const LinearArgs& args, std::int64_t token, std::int64_t output) {
@@ -74,8 +66,8 @@ void tile(const LinearArgs& args, std::int64_t token_begin, std::int64_t token_e
 
 }  // namespace
 
-void linear_tile(const LinearArgs& args, std::int64_t token_begin, std::int64_t token_end, std::int64_t out_begin,
-                 std::int64_t out_end) {
+void invariant_tile(const LinearArgs& args, std::int64_t token_begin, std::int64_t token_end, std::int64_t out_begin,
+                    std::int64_t out_end) {
   if (args.dtype == DType::kFloat32) return tile<float>(args, token_begin, token_end, out_begin, out_end);
   tile<bf16>(args, token_begin, token_end, out_begin, out_end);
 }
