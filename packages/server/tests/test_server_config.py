@@ -276,6 +276,7 @@ def remarks(tmp_path, text):
         ("model: m\nhost_cache_gib: 1\nenable_prefix_caching: false\n", [("error", 2, "host_cache_gib")]),
         ("model: m\nmax_queued_tokens: 5\n", [("warning", 2, "max_queued_tokens")]),
         ("model: m\nmax_queued_tokens: 5\nmax_concurrent_requests: 2\n", []),
+        ("model: m\ntraces_sample_ratio: 0.5\n", [("warning", 2, "traces_sample_ratio")]),
         ("model: m\nlong_prompt_tokens: 5\n", [("warning", 2, "long_prompt_tokens")]),
         (
             "model: m\ngpu_memory_fraction: 0.5\nkv_cache_bytes: 1000\n",
@@ -290,6 +291,16 @@ def remarks(tmp_path, text):
 )
 def test_the_linter(tmp_path, text, expected):
     assert remarks(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["grpc_port: 0\n", "mcp: true\n", "otlp_traces_endpoint: http://a/v1/traces\n"]
+)
+def test_parts_that_are_not_installed(tmp_path, text, monkeypatch):
+    assert remarks(tmp_path, "model: m\n" + text) == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    name = text.partition(":")[0]
+    assert remarks(tmp_path, "model: m\n" + text) == [("error", 2, name)]
 
 
 def test_secrets_that_others_may_read(tmp_path, capsys):

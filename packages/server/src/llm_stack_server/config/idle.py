@@ -42,6 +42,7 @@ _RULES: tuple[tuple[str, Callable[[Values], bool], str], ...] = (
     ("isolate_cache_by_key", _is("enable_prefix_caching", False), _WITHOUT_CACHE),
     ("pinned_cache_share", _is("enable_prefix_caching", False), _WITHOUT_CACHE),
     ("pinned_cache_share_per_tenant", _is("enable_prefix_caching", False), _WITHOUT_CACHE),
+    ("traces_sample_ratio", _not_given("otlp_traces_endpoint"), "without otlp_traces_endpoint"),
     ("long_prompt_tokens", _not_given("long_prefill_share"), "without long_prefill_share"),
     ("gpu_memory_fraction", _given("kv_cache_bytes"), "on the cache's size, which kv_cache_bytes says"),
     ("graph_memory_gib", _is("graphs", "none"), "with graphs: none"),

@@ -28,7 +28,12 @@ from llm_stack_server.settings import ServerSettings
 from llm_stack_server.tls import Tls
 
 Level = Literal["error", "warning", "note"]
-_EXTRAS = {"grpc_port": ("grpc", "grpc"), "mcp": ("mcp", "mcp"), "mcp_server": ("mcp", "mcp")}
+_EXTRAS = {
+    "grpc_port": ("grpc", "grpc"),
+    "mcp": ("mcp", "mcp"),
+    "mcp_server": ("mcp", "mcp"),
+    "otlp_traces_endpoint": ("opentelemetry", "tracing"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,8 @@ def _surroundings(values: Mapping[str, Any]) -> Iterator[_Said]:
             yield _Said("error", name, f"{name}: there is no file or folder {path}")
     for name, (module, extra) in _EXTRAS.items():
         wanted = values.get(name)
-        if wanted not in (None, False, ()) and importlib.util.find_spec(module) is None:
+        is_off = wanted is None or wanted is False or wanted == ()  # 0 is a port
+        if not is_off and importlib.util.find_spec(module) is None:
             yield _Said(
                 "error", name, f"{name}: {module} is not installed: install llm-stack-server[{extra}]"
             )
