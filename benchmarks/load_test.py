@@ -137,7 +137,7 @@ async def _streams(served: Served, seen: Seen, options: argparse.Namespace) -> N
 
 
 async def _queue(served: Served, seen: Seen, options: argparse.Namespace) -> None:
-    """All requests at once, and the same again: later waves must need no memory that the first did not."""
+    """All requests at once, and the same again: later waves must need no memory that earlier ones did not."""
     for _ in range(options.waves):
         waiting = [_one(served.port, seen, random.Random(i), 16, 0.0) for i in range(options.requests)]
         await asyncio.gather(*waiting)
@@ -184,12 +184,16 @@ def _disagreements(metrics: dict[str, float], seen: Seen) -> list[str]:
 
 
 def _growth(samples: list[tuple[Use, Use]], *, is_waves: bool) -> tuple[dict[str, int], list[str]]:
-    """Growth in KiB from the first half to the second, the start left out; and what of it is too much."""
+    """Growth in KiB from the first half to the second, or from the second wave on; and what is too much."""
     growths, faults = {}, []
     for place, name in enumerate(("front", "core")):
         sizes = [sample[place].rss_kib for sample in samples]
         quarter = len(sizes) // 4
-        parts = (sizes[:1], sizes[-1:]) if is_waves else (sizes[quarter : 2 * quarter], sizes[-quarter:])
+        parts = (
+            (sizes[1:2] or sizes, sizes[-1:])
+            if is_waves
+            else (sizes[quarter : 2 * quarter], sizes[-quarter:])
+        )
         first, last = (statistics.median(part) for part in parts)
         growths[name] = round(last - first)
         if last > first * (1 + _FLAT_SHARE) + _FLAT_KIB:
@@ -201,7 +205,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Start a server, put the load on it, and report."""
     allow_many_files()
     folder = Path(tempfile.mkdtemp(prefix="load-test-"))
-    flags = ["--worker", f"null_worker:{options.worker}", "--max-num-seqs", str(options.max_num_seqs)]
+    # The server's queue lets all through to the core's, which then must hold them.
+    flags = ["--max-waiting-requests", str(max(options.requests, options.streams))]
+    flags += ["--worker", f"null_worker:{options.worker}", "--max-num-seqs", str(options.max_num_seqs)]
     served = Served(
         [
             *(sys.executable, "-m", "llm_stack_server", "serve", "smollm2", "--port", "{port}"),

@@ -59,8 +59,7 @@ class RequestMeter:
         now_s = self._clock()
         last_s = self._last_s.get(choice)
         if last_s is not None:
-            for _ in range(count):
-                self._itl.observe((now_s - last_s) / count)
+            self._itl.observe((now_s - last_s) / count, count)
         elif not self._last_s:
             self._first_token(now_s)
         self._last_s[choice] = now_s

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from llm_stack_server.engine_metrics import PREFIX, EngineCollector
+from llm_stack_server.gap_histogram import GapHistogram
 from llm_stack_server.metric_families import Family, families_of, metrics_of
 
 _SECONDS = (
@@ -69,7 +70,10 @@ class Metrics:
         self.queue = self._seconds(
             "request_queue_seconds", "From a checked request to its first step, of requests that got a token."
         )
-        self.itl = self._seconds("inter_token_latency_seconds", "Between two tokens of a choice.")
+        self.itl = GapHistogram(
+            f"{PREFIX}_inter_token_latency_seconds", "Between two tokens of a choice.", "route", _SECONDS
+        )
+        self.registry.register(self.itl)
         self.e2e = self._seconds("request_latency_seconds", "From a checked request to its end.")
         self.prompt_tokens = self._tokens("request_prompt_tokens", "Prompt tokens of a request.")
         self.output_tokens = self._tokens("request_output_tokens", "Output tokens of a request.")
