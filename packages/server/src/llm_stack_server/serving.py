@@ -223,10 +223,13 @@ class Serving:
         with contextlib.suppress(EngineDead):  # `_watch` sees it too
             while True:
                 stats = asyncio.ensure_future(engine.stats())
-                done, _ = await asyncio.wait({stats}, timeout=_STALL_S)
-                lifecycle.stalled = not done
-                with contextlib.suppress(EngineRestarting):
-                    self._note(engine.state, await stats)
+                try:
+                    done, _ = await asyncio.wait({stats}, timeout=_STALL_S)
+                    lifecycle.stalled = not done
+                    with contextlib.suppress(EngineRestarting):
+                        self._note(engine.state, await stats)
+                finally:
+                    stats.cancel()
                 lifecycle.stalled = False
                 await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
