@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from llm_stack_server.http_protocol import BoundedHeadProtocol
 
 START_S = 30.0
 
@@ -16,7 +17,9 @@ START_S = 30.0
 @contextlib.contextmanager
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """The address at which `app` is served until the block ends."""
-    config = uvicorn.Config(app, port=port, log_level="warning", lifespan="off", ws="none")
+    config = uvicorn.Config(
+        app, port=port, http=BoundedHeadProtocol, log_level="warning", lifespan="off", ws="none"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
