@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,9 +96,15 @@ async def make_run(tmp_path):
             run.task.cancel()
             await asyncio.gather(run.task, return_exceptions=True)
         run.listener.close()
-        async with asyncio.timeout(30):  # a killed process may take a moment to go
-            while any(is_alive(pid) for number in range(2) for pid in run.pids(number)):
-                await asyncio.sleep(0.02)
+        wait_gone([pid for number in range(2) for pid in run.pids(number)])
+
+
+def wait_gone(pids):
+    """A killed process may take a moment to go."""
+    end_s = time.monotonic() + 30
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def is_alive(pid):
