@@ -7,6 +7,7 @@ import pytest
 from llm_engine.stats import EngineStats
 from llm_stack_server.errors import ApiError
 from llm_stack_server.metric_families import Family
+from llm_stack_server.metrics import Metrics
 from llm_stack_server.response_shelf import StoredResponse
 from llm_stack_server.response_store import response_store_of
 from llm_stack_server.settings import ServerSettings
@@ -245,3 +246,15 @@ async def test_a_front_end_that_does_not_answer_keeps_its_last_metrics(make_fron
     two.hits, two.is_busy = 5.0, True
     shown, _ = await asyncio.wait_for(one.gathered(), 5)
     assert shown["hits_total"] == 4.0
+
+
+def test_metrics_as_data_are_shown_as_the_registry_shows_them():
+    metrics = Metrics()
+    metrics.http_requests.labels("GET", "/metrics", "200").inc(3)
+    metrics.ttft.labels("/v1/completions").observe(0.3)
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        direct = metrics.render(accept)[0].decode().splitlines()
+        as_data = metrics.render(accept, metrics.families())[0].decode().splitlines()
+        assert [line for line in as_data if "process_cpu" not in line] == [
+            line for line in direct if "process_cpu" not in line
+        ]
