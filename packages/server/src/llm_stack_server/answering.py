@@ -40,7 +40,11 @@ async def answer(
     if not stream:
         body = await until_disconnect(request.receive, whole_answer(view, generation))
         return JSONResponse(body, headers=dict(headers))
-    await until_disconnect(request.receive, generation.start())
+    try:
+        await until_disconnect(request.receive, generation.start())
+    except BaseException:
+        await generation.aclose()  # its first token may have come at the moment of the end
+        raise
     events = stream_events(view, generation)
     context = context_of(request)
     deadline = deadline_of(request)
