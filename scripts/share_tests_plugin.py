@@ -3,6 +3,8 @@
 Owns the taking and the list of outcomes; knows nothing about what the tests test. `share_tests.py` loads it.
 """
 
+import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -18,6 +20,14 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 def name_of(node_id: str) -> str:
     """The same in every process: an id may hold the address of an object."""
     return _ADDRESS.sub("0x", node_id)
+
+
+def give_memory_back() -> None:
+    """What the last file's models took: C libraries keep freed memory, which adds up over files."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 class Share:
@@ -61,6 +71,8 @@ class Share:
             following = next(taken, None)
             self._note(test=name_of(item.nodeid))
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if following is None or following.path != item.path:
+                give_memory_back()
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:

@@ -45,6 +45,8 @@ class ServerProcess:
             "1",  # the machine may be shared: waiting threads would spin
             "--dtype",
             "float32",
+            "--kv-cache-bytes",
+            str(1 << 30),  # by default it is up to 4 GiB, and servers of several tests may run at once
             "--no-progress",
             *flags,
         ]
