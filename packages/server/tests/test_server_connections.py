@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from functools import partial
 
 import pytest
 import uvicorn
@@ -14,6 +15,7 @@ from llm_stack_server.errors import SlowReader, StartupError
 from llm_stack_server.http_protocol import BoundedHeadProtocol
 from llm_stack_server.settings import ServerSettings
 from llm_stack_server.stream_sender import StreamBounds, StreamSender
+from uvicorn.server import ServerState
 
 PIECE = "x" * 5000
 
@@ -215,6 +217,32 @@ async def test_sender_bounds():
 
 
 # Slow writers
+
+
+async def hello(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class LateLoop(FastHead):
+    """Looks at its connection only when a head's time is over, as a busy loop does."""
+
+    def connection_made(self, transport) -> None:
+        super().connection_made(transport)
+        transport.pause_reading()
+        self.loop.call_later(0.5, transport.resume_reading)
+
+
+async def test_a_head_that_our_own_loop_has_not_read_is_not_late():
+    config = uvicorn.Config(hello, http=LateLoop, lifespan="off", log_config=None)
+    config.load()
+    made = partial(LateLoop, config=config, server_state=ServerState(), app_state={})
+    server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert (await reader.read(1000)).startswith(b"HTTP/1.1 200")
+    writer.close()
+    server.close()
 
 
 async def exchange(port: int, first: bytes, more: bytes = b"") -> bytes:

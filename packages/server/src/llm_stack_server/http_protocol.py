@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -155,6 +156,15 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._head_timer = None
         if self.transport.is_closing():
             return
+        if not self._received_bytes and self._has_unread_bytes():
+            self._start_head_timer()  # our loop is late, not the client
+            return
         if self._received_bytes:  # one that has sent nothing has asked nothing
             self.transport.write(_TOO_SLOW)
         self.transport.close()
+
+    def _has_unread_bytes(self) -> bool:
+        """Whether something has come that the loop has not looked at yet."""
+        ready = select.poll()
+        ready.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(ready.poll(0))
