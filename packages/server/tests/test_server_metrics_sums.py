@@ -88,6 +88,21 @@ async def test_right_after_a_mass_abort(client, replay):
     assert replay.num_open == 0
 
 
+async def test_a_response_that_ends_as_it_begins_frees_its_place(client, replay):
+    """A client may leave at the very moment of the first token."""
+    for turns in range(0, 60, 3):
+        answers = client.post("/v1/responses", json={"input": "d e", "stream": True, "store": False})
+        leaving = asyncio.create_task(answers)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    after = await read(client)
+    assert {name: total(after, name) for name in GAUGES} == dict.fromkeys(GAUGES, 0)
+    assert total(after, "llm_stack_time_to_first_token_seconds_count") > 0  # some had begun
+    assert replay.num_open == 0
+
+
 async def test_rounds_of_one_request_count_their_own_tokens(client, replay):
     """Usage adds up over several generations of a request; the histograms must not."""
     from llm_stack_server.generation import Usage

@@ -29,6 +29,10 @@ class Run(Protocol):
         """The response as it is made."""
         ...
 
+    async def aclose(self) -> None:
+        """End what was started and will not be iterated."""
+        ...
+
 
 class OneGeneration:
     """A response that is one generation."""
@@ -53,3 +57,7 @@ class OneGeneration:
     def events(self) -> AsyncGenerator[Event, None]:
         """The response as it is made."""
         return stream_events(self._view, self._generation)
+
+    async def aclose(self) -> None:
+        """End what was started and will not be iterated."""
+        await self._generation.aclose()

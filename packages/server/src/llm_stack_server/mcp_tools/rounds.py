@@ -70,6 +70,11 @@ class McpRounds:
         if self.first is not None and not self._approved():
             await self.first[0].start()
 
+    async def aclose(self) -> None:
+        """End what was started and will not be iterated."""
+        if self.first is not None:
+            await self.first[0].aclose()
+
     async def whole(self) -> Event:
         """The response, from the same events that a stream would send."""
         events = self.events()

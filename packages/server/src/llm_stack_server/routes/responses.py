@@ -81,7 +81,11 @@ async def create(request: Request) -> Response:
     if body.background:
         return JSONResponse(await _start_in_background(context, work), headers=headers)
     if body.stream:
-        await until_disconnect(request.receive, work.run.start())
+        try:
+            await until_disconnect(request.receive, work.run.start())
+        except BaseException:
+            await work.run.aclose()  # its first token may have come at the moment of the end
+            raise
         return event_stream(
             context, frames(_events(context, work, request.scope), EVENTS_WITHOUT_END), headers
         )
