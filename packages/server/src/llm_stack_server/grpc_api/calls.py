@@ -15,12 +15,12 @@ import grpc  # type: ignore[import-untyped]
 from prometheus_client import Counter
 
 from llm_stack_server.context import Context
+from llm_stack_server.engine_metrics import PREFIX
 from llm_stack_server.errors import ApiError, DeadlineExceeded, SlowReader
 from llm_stack_server.grpc_api.statuses import code_of, trailers_of
 from llm_stack_server.grpc_api.unknown_fields import refuse_unknown_fields
 from llm_stack_server.http_errors import log_fault, to_api_error
 from llm_stack_server.keys import ApiKey, KeyRing
-from llm_stack_server.engine_metrics import PREFIX
 from llm_stack_server.observing.record import UNMATCHED, RequestRecord
 from llm_stack_server.usage_limits import Permit
 
