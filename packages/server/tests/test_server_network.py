@@ -403,7 +403,6 @@ async def test_faults_of_the_server_give_nothing_away(client, engine, path, afte
         *(
             "/docs",
             "/redoc",
-            "/openapi.json",
             "/admin",
             "/sleep",
             "/wake_up",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
@@ -17,6 +19,7 @@ from llm_stack_server.engine_port import Engine
 from llm_stack_server.errors import StartupError
 from llm_stack_server.lifecycle import AdmissionMiddleware
 from llm_stack_server.observing.middleware import ObservingMiddleware, plain_paths_of
+from llm_stack_server.openapi import openapi_document
 from llm_stack_server.page_files import page_files, page_router
 from llm_stack_server.pooling_calls import check_generates
 from llm_stack_server.routes import (
@@ -29,6 +32,7 @@ from llm_stack_server.routes import (
     messages,
     metrics,
     models,
+    openapi,
     pooling,
     rerank,
     responses,
@@ -41,7 +45,7 @@ from llm_stack_server.usage_limits import UsageMiddleware
 
 MCP_PATH = "/mcp"
 _GENERATING = (chat, completions, messages, responses)
-_OTHERS = (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics)
+_OTHERS = (audio, embeddings, score, rerank, classify, pooling, models, tokenize, health, metrics, openapi)
 # What a page may read of an answer's headers.
 _EXPOSED_HEADERS = (
     "retry-after",
@@ -78,6 +82,8 @@ def create_app(
         app.include_router(module.router, dependencies=[Depends(check_generates)])
     for module in _OTHERS:
         app.include_router(module.router)
+    described = [module.router for module in (*_GENERATING, *_OTHERS)]
+    app.state.openapi = json.dumps(openapi_document(described, context.package_version)).encode()
     page = page_files() if settings.web_page else {}
     app.include_router(page_router(page))
     if settings.mcp:
@@ -112,7 +118,7 @@ def create_app(
         ObservingMiddleware,
         journal=context.journal,
         answers=context.metrics.http_requests,
-        plain_paths=[path for module in (*_GENERATING, *_OTHERS) for path in plain_paths_of(module.router)],
+        plain_paths=[path for router in described for path in plain_paths_of(router)],
     )
     return app
 

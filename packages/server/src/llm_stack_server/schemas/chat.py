@@ -50,7 +50,9 @@ class ToolFunction(RequestBody):
     """The function of a past tool call; ``arguments`` is JSON text, as OpenAI has it, or an object."""
 
     name: str
-    arguments: Annotated[str, BeforeValidator(_arguments_text)] = "{}"
+    arguments: Annotated[
+        str, BeforeValidator(_arguments_text, json_schema_input_type=str | dict[str, Any])
+    ] = "{}"
 
 
 class ToolCall(RequestBody):
@@ -69,7 +71,10 @@ class ChatMessage(RequestBody):
     neutral_fields: ClassVar[frozenset[str]] = _REPLAYED
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_content_text)] = None
+    content: Annotated[
+        str | None,
+        BeforeValidator(_content_text, json_schema_input_type=str | list[dict[str, Any]] | None),
+    ] = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None

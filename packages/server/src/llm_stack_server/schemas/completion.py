@@ -41,7 +41,10 @@ def _prompts(value: object) -> list[PromptItem]:
 class CompletionRequest(SamplingFields):
     """The body of ``POST /v1/completions``."""
 
-    prompt: Annotated[list[Any], BeforeValidator(_prompts)]
+    prompt: Annotated[
+        list[Any],
+        BeforeValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    ]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None

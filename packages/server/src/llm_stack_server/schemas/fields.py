@@ -63,7 +63,12 @@ def _token_id_key(key: object) -> int:
 
 Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-StopStrings = Annotated[tuple[str, ...], BeforeValidator(_stop_strings)]
+StopStrings = Annotated[
+    tuple[str, ...], BeforeValidator(_stop_strings, json_schema_input_type=str | list[str] | None)
+]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)]
-LogitBias = Annotated[dict[int, Finite] | None, BeforeValidator(_logit_bias)]
+LogitBias = Annotated[
+    dict[int, Finite] | None,
+    BeforeValidator(_logit_bias, json_schema_input_type=dict[str, Finite] | None),
+]

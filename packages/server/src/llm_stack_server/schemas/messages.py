@@ -66,7 +66,7 @@ def _blocks(value: object) -> object:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-Blocks = Annotated[list[Block], BeforeValidator(_blocks)]
+Blocks = Annotated[list[Block], BeforeValidator(_blocks, json_schema_input_type=str | list[Block])]
 
 
 class Message(RequestBody):

@@ -116,7 +116,10 @@ def _check_count(value: list[object]) -> None:
         raise ValueError(f"at most {MAX_INPUTS} texts are allowed in one request, got {len(value)}")
 
 
-Inputs = Annotated[list[Any], BeforeValidator(_inputs)]
+Inputs = Annotated[
+    list[Any],
+    BeforeValidator(_inputs, json_schema_input_type=str | list[int] | list[str | list[int]]),
+]
 Texts = Annotated[str | list[str], BeforeValidator(_texts)]
 
 
@@ -169,6 +172,8 @@ class RerankRequest(PoolingBody):
     """The body of ``POST /v1/rerank``."""
 
     query: str
-    documents: Annotated[list[str], BeforeValidator(_documents)]
+    documents: Annotated[
+        list[str], BeforeValidator(_documents, json_schema_input_type=list[str | dict[str, Any]])
+    ]
     top_n: Annotated[Int64, Field(ge=1)] | None = None
     return_documents: bool | None = None

@@ -85,7 +85,9 @@ def _items(value: object) -> object:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
-Items = Annotated[list[Item], BeforeValidator(_items), Field(min_length=1)]
+Items = Annotated[
+    list[Item], BeforeValidator(_items, json_schema_input_type=str | list[Item]), Field(min_length=1)
+]
 
 
 class FunctionTool(RequestBody):
