@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 
 def test_generate(run_cli):
-    result = run_cli("generate", "What is the capital of France?")
+    result = run_cli("generate", "What is the capital of France?", "--stats")
     assert result.returncode == 0, result.stderr
     assert result.stdout == "The capital of France is Paris.\n"
+    assert re.search(
+        r"first token [0-9.]+ s after 37 prompt tokens; 8 tokens at [0-9.]+ a second", result.stderr
+    )
 
 
 def test_generate_raw_from_stdin(run_cli):

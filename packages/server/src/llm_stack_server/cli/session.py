@@ -11,6 +11,7 @@ from typing import Any
 from llm_engine.options import EngineOptions
 from llm_engine.sampling_params import SamplingParams
 
+from llm_stack_server.cli.answer_stats import AnswerStats
 from llm_stack_server.cli.config_file import add_config_flag, read_config
 from llm_stack_server.cli.flags import add_flags, from_flags
 from llm_stack_server.engine_port import Engine
@@ -83,11 +84,17 @@ async def encode_chat(engine: Engine, messages: list[dict[str, Any]]) -> list[in
     return await asyncio.to_thread(render)
 
 
-async def stream_text(engine: Engine, prompt: str | list[int], params: SamplingParams) -> AsyncIterator[str]:
+async def stream_text(
+    engine: Engine, prompt: str | list[int], params: SamplingParams, stats: AnswerStats | None = None
+) -> AsyncIterator[str]:
     """The answer's text, piece by piece."""
+    if stats is not None:
+        stats.asked()
     deltas = engine.generate(prompt, params)
     try:
         async for delta in deltas:
+            if stats is not None:
+                stats.note(delta)
             if delta.text:
                 yield delta.text
     finally:
