@@ -17,7 +17,6 @@ _PAGE_BYTES = 4096
 _IDLE: tuple[tuple[str, dict[str, str]], ...] = (
     ("llm_stack_requests_running", {}),
     ("llm_stack_requests_waiting", {}),
-    ("llm_stack_kv_blocks", {"state": "used"}),
 )
 
 
@@ -93,7 +92,12 @@ def left_over(host: str, port: int, timeout_s: float) -> list[str]:
 
 def _not_idle(text: str) -> list[str]:
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return [
+    by_name = {(sample.name, sample.labels.get("state")): sample.value for sample in samples}
+    used = by_name.get(("llm_stack_kv_blocks", "used"), 0.0)
+    pinned = by_name.get(("llm_stack_kv_blocks_pinned", None), 0.0)
+    # `cache_control` keeps blocks for minutes after their request, which count as used.
+    left = [f"{used:g} blocks are used, of which pins keep {pinned:g}"] if used > pinned else []
+    return left + [
         f"{name}{labels or ''} is {sample.value:g}"
         for name, labels in _IDLE
         for sample in samples

@@ -104,10 +104,10 @@ const scenarios = {
     return data.map(({ embedding }) => [...embedding]);
   },
   "openai responses": async () => {
-    const whole = await openai().responses.create({ model, input: "Hi", max_output_tokens: 500 });
+    const whole = await openai().responses.create({ model, input: "Hi", max_output_tokens: 500, temperature: 0 });
     const kept = await openai().responses.retrieve(whole.id);
     let text = "", last = "";
-    const stream = await openai().responses.create({ model, input: "Hi", max_output_tokens: 500, stream: true });
+    const stream = await openai().responses.create({ model, input: "Hi", max_output_tokens: 500, temperature: 0, stream: true });
     for await (const event of stream) {
       last = event.type;
       if (event.type === "response.output_text.delta") text += event.delta;
