@@ -57,7 +57,7 @@ def test_each_test_runs_once(share, tmp_path, by):
     ids=["fails", "dies", "hangs"],
 )
 def test_a_bad_test_is_named(share, bad, expected):
-    limit = ["--seconds", "12"] if "sleep" in bad else []
+    limit = ["--seconds", "25"] if "sleep" in bad else []
     code, text = share(*limit, a=GOOD, b=bad)
     assert code == 1
     assert f"{expected}test_b.py::test_bad" in text
