@@ -7,11 +7,18 @@ use tokenizer::{Error, Result};
 
 /// Run `work` without the GIL; errors and panics become the package's exceptions.
 pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    let outcome = py.detach(|| {
-        catch_unwind(AssertUnwindSafe(work))
-            .unwrap_or_else(|_| Err(Error::Library("a defect ended this call (panic)".to_owned())))
-    });
-    outcome.map_err(|error| exception(py, &error))
+    py.detach(|| caught(work)).map_err(|error| exception(py, &error))
+}
+
+/// The same for work too short to let go of the interpreter: who does it for each token of a vocabulary would
+/// wait for the interpreter as often.
+pub(crate) fn attached<T>(py: Python<'_>, work: impl FnOnce() -> Result<T>) -> PyResult<T> {
+    caught(work).map_err(|error| exception(py, &error))
+}
+
+fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::Library("a defect ended this call (panic)".to_owned())))
 }
 
 fn exception(py: Python<'_>, error: &Error) -> PyErr {

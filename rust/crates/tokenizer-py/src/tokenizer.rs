@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict};
 use tokenizer::{AddedTokenSpec, TextTokenizer, gguf};
 
 use crate::detokenizer::NativeDetokenizer;
-use crate::errors::detached;
+use crate::errors::{attached, detached};
 
 /// Content, stated id, `single_word`, `lstrip`, `rstrip`, `normalized`, `special`.
 type AddedToken = (String, Option<u32>, bool, bool, bool, bool, bool);
@@ -130,7 +130,7 @@ impl NativeTokenizer {
     }
 
     fn token_bytes<'py>(&self, py: Python<'py>, id: u32) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = detached(py, || self.inner.token_bytes(id))?;
+        let bytes = attached(py, || self.inner.token_bytes(id))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
