@@ -1,4 +1,4 @@
-// Linear layers of one to four tokens: the weight is read once, as fast as memory gives it; the rest hides behind that.
+// Linear layers of few tokens, up to four at a time: the weight is read once, as fast as memory gives it; the rest hides behind that.
 
 #include "cpu/linear/kernel.h"
 #include "cpu/simd/gates.h"
